@@ -1,0 +1,61 @@
+"""Replay LLM request traces through scheduling policies on a simulated KVCache-centric cluster.
+
+>>> from mooncake_bench import replay
+>>> print(replay("conversation-like", policy="predictive", max_requests=500).summary())
+
+Importing the package loads nothing heavy; each function imports what it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mooncake_bench.results import Run
+    from mooncake_bench.trace import Trace
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "compare", "open_run", "replay"]
+
+
+def replay(
+    trace: str | Path | Trace,
+    *,
+    cluster: str = "8P+8D",
+    policy: str = "kvcache-centric",
+    policy_dirs: Sequence[str | Path] = (),
+    **setup: Any,
+) -> Run:
+    """Replay ``trace`` (a path, a bundled name or a Trace) through one policy SPEC; nothing is written to disk.
+
+    ``setup`` takes the other fields of :class:`mooncake_bench.sim.setup.Setup`, such as ``speedup=2`` or
+    ``slo_ttft_ms=10_000``. Raises a :class:`mooncake_bench.errors.BenchError` for wrong use or bad input.
+    """
+    from pathlib import Path
+
+    from mooncake_bench.results.run import Run
+    from mooncake_bench.sim.replay import run
+    from mooncake_bench.sim.setup import Setup, check_fields
+    from mooncake_bench.trace import Trace, load
+
+    check_fields(setup)
+    chosen = Setup(cluster=cluster, policy=policy, **setup)
+    loaded = trace if isinstance(trace, Trace) else load(trace, chosen.block_tokens, chosen.timestamp_unit)
+    return Run.from_replay(run(loaded, chosen, policy_dirs=[Path(folder) for folder in policy_dirs]))
+
+
+def open_run(path: str | Path) -> Run:
+    """A stored run by its folder. Raises ResultError when it cannot be read."""
+    from mooncake_bench.results.run import open_run as open_stored
+
+    return open_stored(path)
+
+
+def compare(runs: Sequence[Run]) -> Any:
+    """Runs of the same work, the first as the reference. Raises ResultError when their work differs."""
+    from mooncake_bench.results.compare import compare as compare_runs
+
+    return compare_runs(runs)

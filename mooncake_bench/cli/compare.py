@@ -1,0 +1,33 @@
+"""``compare``: stored runs side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.cli import options
+from mooncake_bench.cli.options import Example, option
+
+if TYPE_CHECKING:
+    from mooncake_bench.cli.options import Commands
+
+EXAMPLES = (
+    Example("compare @last:2", "the two latest runs, the older as the reference"),
+    Example("compare 1 2 --format markdown", "two runs by number, as a Markdown table"),
+    Example("compare @last:3 --format json", "the three latest, for a program"),
+)
+
+
+@options.takes(
+    options.runs_argument(),
+    option("force", bool, ("--force",), "Compare even where trace, block size or SLOs differ [default: off]", False),
+    options.out_option("Folder in which numbers, names and @last are looked up"),
+    options.format_option(),
+)
+def compare(**given: Any) -> None:
+    """Compare stored runs of the same work, paired by request.
+
+    Runs whose trace, block size or SLOs differ are refused: their difference would not be the policy's.
+    """
+
+
+COMMANDS: Commands = (("compare", compare, EXAMPLES),)

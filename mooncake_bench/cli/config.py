@@ -1,0 +1,259 @@
+"""From flags, ``--set``, ``--config``, ``--from`` and the first-run scenario to one plan. The later of these in
+``FIRST_RUN, --from, --config, --set, flags`` wins; a ``--set`` and a flag for one setting are refused."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.cli.options import SETUP_FLAGS
+from mooncake_bench.cli.scenario import FIRST_RUN
+from mooncake_bench.errors import SetupError
+from mooncake_bench.sim.setup import Setup, Size, fields_from, flatten, parse_size, parse_slo, settings, toml_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from mooncake_bench.plugins import PolicySet
+    from mooncake_bench.trace import Trace
+
+_SIZES = {"pool_blocks": "blocks", "vram_tokens": "tokens"}  # field -> its unit, also that of a bare number
+
+
+@dataclass
+class Plan:
+    """What is to be replayed: a trace, policies, and the values given for setup fields."""
+
+    trace: str | None = None
+    policies: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    notice: str | None = None  # what the first-run scenario chose
+    stored_sha256: str | None = None  # of the trace as replayed by the run that is repeated
+
+    @property
+    def path(self) -> str:
+        """The trace's path or name, once resolved."""
+        assert self.trace is not None
+        return self.trace
+
+    def update(self, trace: str | None, policies: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Lay what a later source gave over what is there."""
+        self.trace = trace or self.trace
+        self.policies = list(policies) or self.policies
+        self.values.update(values)
+
+    def draft(self) -> Setup:
+        """The setup of the first policy before sizes are resolved, enough to load the trace. Raises SetupError."""
+        ready = {name: value for name, value in self.values.items() if name not in _SIZES}
+        return Setup(**ready, policy=self.policies[0])
+
+    def setups(self, block_tokens: int) -> list[Setup]:
+        """One setup a policy, sizes resolved for a trace of this block size. Raises SetupError for a bad value."""
+        values = dict(self.values)
+        for name, bare in _SIZES.items():
+            if isinstance(values.get(name), str):
+                size = parse_size(values[name], bare, settings()[name].dotted)
+                values[name] = _count(name, size, block_tokens, self.draft().model)
+        return [Setup(**values, policy=policy) for policy in self.policies]
+
+
+def resolve_plan(trace: str | None, given: Mapping[str, Any]) -> Plan:
+    """The plan of a ``replay`` command line. Raises SetupError for what cannot be understood."""
+    plan = Plan()
+    if given.get("from_run"):
+        _repeat(plan, given["from_run"], given.get("out"))
+    if given.get("config"):
+        plan.update(*_read(given["config"]))
+    flags = _flags(given)
+    plan.update(*_assigned(given.get("set") or (), flags))
+    plan.update(trace, given.get("policy") or (), flags)
+    if plan.trace is None:
+        _first_run(plan)
+    plan.policies = plan.policies or [Setup().policy]
+    return plan
+
+
+def refuse_idle_options(plan: Plan, given: Mapping[str, Any]) -> None:
+    """Raises SetupError for an option that would have no effect beside the others."""
+    cluster = plan.values.get("cluster", Setup().cluster)
+    if given.get("node") and all("@" in group for group in str(cluster).split("+")):
+        raise SetupError(f"--node: no effect, every group of {cluster!r} names its node; drop one of the two")
+    if given.get("run_dir") and len(plan.policies) > 1:
+        raise SetupError(f"--run-dir: holds one run, but {len(plan.policies)} policies are given; use --out DIR")
+    if given.get("run_dir") and given.get("out"):
+        raise SetupError("--out: no effect beside --run-dir, which is the whole path; drop one of the two")
+    if given.get("quiet") and given.get("verbose"):
+        raise SetupError("-q and -v contradict each other; drop one of the two")
+    if given.get("dry_run"):
+        idle = [flag for flag, name in _RUN_ONLY.items() if given.get(name)]
+        if idle:
+            raise SetupError(f"{idle[0]}: no effect with --dry-run, which replays nothing; drop one of the two")
+
+
+def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping[str, Any]) -> None:
+    """Find what is wrong before the first replay rather than after it. Raises BenchError.
+
+    Every policy and preset loads, labels differ, the window holds requests, the seed is used by something.
+    """
+    from mooncake_bench import plugins
+    from mooncake_bench.hardware.build import build_cost
+
+    setup = setups[0]
+    nodes = [node for _, node in setup.instances]
+    build_cost(nodes, setup.model, setup.engine, setup.vram_tokens, setup.nic_gbytes_per_s)
+    policies = [plugins.build(each.policy, given.get("policy_dir") or ()) for each in setups]
+    _check_labels([policy.label for policy in policies])
+    selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
+    _check_repeats(plan, selected, given)
+    last_ms = float(selected.arrival_ms[-1]) / setup.speedup
+    if setup.warmup_ms > last_ms:
+        raise SetupError(f"--warmup: {setup.warmup_ms:g} ms leaves 0 requests, the last arrives at {last_ms:g} ms")
+    if given.get("seed") and not setup.estimate_error and not any(map(_draws, policies)):
+        raise SetupError("--seed: no effect, none of these policies draws random numbers; drop it")
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SetupError(f"--policy: {label!r} is given twice; label them, as in a={label} and b={label}")
+
+
+def _check_repeats(plan: Plan, selected: Trace, given: Mapping[str, Any]) -> None:
+    chosen_anew = [name for name in ("trace", *_SELECTING) if given.get(name) is not None]
+    if plan.stored_sha256 and not chosen_anew and selected.sha256 != plan.stored_sha256:
+        raise SetupError(
+            f"--from {given['from_run']}: {plan.path!r} is not the trace of that run (sha256 {selected.sha256[:12]}, "
+            f"expected {plan.stored_sha256[:12]}); give the right file as TRACE"
+        )
+
+
+def _draws(policies: PolicySet) -> bool:
+    """Whether a policy may use its random stream: only ``start`` receives it."""
+    from mooncake_bench.api import Policy
+
+    return any(type(policy).start is not Policy.start for policy in (policies.router, policies.admission))
+
+
+_SELECTING = ("block_tokens", "timestamp_unit", "max_requests", "start_ms", "end_ms")  # they change the trace's content
+_RUN_ONLY = {
+    "--out": "out",
+    "--run-dir": "run_dir",
+    "--name": "name",
+    "--profile": "profile",
+    "--verbose": "verbose",
+    "--quiet": "quiet",
+    "--format": "format",
+}
+
+
+def plan_toml(trace: str, setups: Sequence[Setup]) -> str:
+    """The resolved setup as TOML that ``--config`` reads back."""
+    policies = [setup.policy for setup in setups]
+    values = {"trace.path": trace, **setups[0].to_dict(), "policy": policies[0] if len(policies) == 1 else policies}
+    return toml_lines(values)
+
+
+def _first_run(plan: Plan) -> None:
+    taken = {name: value for name, value in FIRST_RUN.values.items() if name not in plan.values}
+    plan.values = taken | plan.values
+    plan.trace = FIRST_RUN.trace
+    plan.policies = plan.policies or list(FIRST_RUN.policies)
+    shown = " ".join(_as_flag(name, value) for name, value in taken.items())
+    plan.notice = f"no TRACE given: replaying the bundled {FIRST_RUN.trace}" + (
+        f" with {shown}; name a TRACE for the usual defaults, or give these options to change them" if shown else ""
+    )
+
+
+def _as_flag(name: str, value: Any) -> str:
+    shown = f"{value:g}" if isinstance(value, float) else value
+    return f"--slo {name.split('_')[1]}:{shown}ms" if name.startswith("slo_") else f"{_flag(name)} {shown}"
+
+
+def _flag(name: str) -> str:
+    return SETUP_FLAGS[name][0][0] if name in SETUP_FLAGS else "--slo" if name.startswith("slo_") else f"--{name}"
+
+
+def _dotted(name: str) -> str:
+    return settings()[name].dotted
+
+
+def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: given[name] for name in SETUP_FLAGS if given.get(name) is not None}
+    slos = [parse_slo(text) for text in given.get("slo") or ()]
+    for slo in slos:
+        for name, value in slo.items():
+            if name in values:
+                raise SetupError(f"--slo: {name.split('_')[1]} is given twice; keep one")
+            values[name] = value
+    return values
+
+
+def _assigned(assignments: Iterable[str], flags: Mapping[str, Any]) -> tuple[str | None, list[str], dict[str, Any]]:
+    pairs: dict[str, Any] = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise SetupError(f"--set: expected key=value such as slo.ttft_ms=10s, got {text!r}")
+        if key.strip() in pairs:
+            raise SetupError(f"--set: {key.strip()!r} is given twice; keep one")
+        pairs[key.strip()] = value.strip()
+    trace, policies, values = _split(pairs, "--set")
+    if trace or policies:
+        raise SetupError("--set: name the trace as TRACE and policies with --policy")
+    for name in values:
+        if name in flags:
+            raise SetupError(f"--set {_dotted(name)}: no effect beside {_flag(name)}; drop one of the two")
+    return trace, policies, values
+
+
+def _read(path: Path) -> tuple[str | None, list[str], dict[str, Any]]:
+    try:
+        return _split(tomllib.loads(path.read_text(encoding="utf-8")), f"--config {path}")
+    except OSError as error:
+        raise SetupError(f"--config {path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SetupError(f"--config {path}: not TOML: {error}") from None
+
+
+def _repeat(plan: Plan, reference: str, out: Path | None) -> None:
+    from mooncake_bench.results import open_runs
+
+    runs = open_runs([reference], *([out] if out else []))
+    if len(runs) != 1:
+        raise SetupError(f"--from {reference}: means {len(runs)} runs; name one of them")
+    manifest = runs[0].manifest
+    plan.update(*_split({"trace.path": manifest["trace"]["path"], **manifest["setup"]}, f"--from {reference}"))
+    plan.stored_sha256 = manifest["trace"]["sha256"]
+
+
+def _split(values: Mapping[str, Any], where: str) -> tuple[str | None, list[str], dict[str, Any]]:
+    """Trace, policies and setup fields of a mapping of dotted names."""
+    flat = flatten(values)
+    trace, policy = flat.pop("trace.path", None), flat.pop("policy", [])
+    policies = [policy] if isinstance(policy, str) else policy
+    if not isinstance(policies, list) or not all(isinstance(spec, str) for spec in policies):
+        raise SetupError(f"{where}: policy: expected a SPEC or a list of them, got {policy!r}")
+    if trace is not None and not isinstance(trace, str):
+        raise SetupError(f"{where}: trace.path: expected text, got {trace!r}")
+    fields = fields_from(flat, where)
+    return trace, policies, {name: value for name, value in fields.items() if value is not None}
+
+
+def _count(name: str, size: Size, block_tokens: int, model: str) -> int:
+    """A size as whole blocks (the pool) or tokens (VRAM), rounded down. Raises SetupError when nothing is left."""
+    if size.unit == _SIZES[name]:
+        if size.amount != int(size.amount):
+            raise SetupError(f"{_dotted(name)}: expected whole {size.unit}, got {size.amount:g}")
+        return int(size.amount)
+    tokens = size.amount * (block_tokens if size.unit == "blocks" else 1)
+    if size.unit == "bytes":
+        from mooncake_bench.hardware.presets import load_model
+
+        tokens /= load_model(model).kv_bytes_per_token
+    count = int(tokens // block_tokens if _SIZES[name] == "blocks" else tokens)
+    if count < 1:
+        one = f"one block of {block_tokens} tokens" if _SIZES[name] == "blocks" else "one token"
+        raise SetupError(f"{_dotted(name)}: {size.amount:g} {size.unit} hold less than {one}; give more")
+    return count

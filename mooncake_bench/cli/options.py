@@ -1,0 +1,178 @@
+"""The command line's options, declared once: setup options come from :mod:`mooncake_bench.sim.setup`."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+
+import typer
+from typer.core import TyperCommand
+
+from mooncake_bench.errors import SetupError, nearest
+from mooncake_bench.sim.setup import Setup, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FORMATS = ("table", "json", "csv", "markdown", "latex")
+
+# Setup field -> (flags, metavar; empty: its choices). An option left out stays None: "given" and "default" differ.
+SETUP_FLAGS = {
+    "cluster": (("--cluster",), "SPEC"),
+    "model": (("--model",), "NAME"),
+    "node": (("--node",), "NAME"),
+    "engine": (("--engine",), "NAME"),
+    "pool_blocks": (("--pool",), "SIZE"),
+    "touch_order": (("--touch-order",), ""),
+    "vram_tokens": (("--vram",), "SIZE"),
+    "nic_gbytes_per_s": (("--nic",), "RATE"),
+    "tbt_metric": (("--tbt-metric",), ""),
+    "first_gap": (("--first-gap",), ""),
+    "speedup": (("--speedup",), "X"),
+    "view": (("--view",), "VIEW"),
+    "estimate_error": (("--estimate-error",), "SIGMA"),
+    "seed": (("--seed",), "N"),
+    "block_tokens": (("--block-size",), "TOKENS"),
+    "timestamp_unit": (("--timestamp-unit",), ""),
+    "max_requests": (("--max-requests",), "N"),
+    "start_ms": (("--start",), "TIME"),
+    "end_ms": (("--end",), "TIME"),
+    "warmup_ms": (("--warmup",), "TIME"),
+}
+SETUP_PANEL = "The cluster and the work"
+_TIMES = "; bare number: ms, or 30s, 100ms, 250us"
+_MORE_HELP = {
+    "pool_blocks": "; bare number: blocks, or 3Mtok, 1TB, 64GiB",
+    "vram_tokens": "; bare number: tokens, or 64GiB",
+    "nic_gbytes_per_s": "; bare number: GB/s, or 800Gbps",
+}
+
+
+class Example(NamedTuple):
+    """A command line that works as printed, and what it is for."""
+
+    line: str
+    purpose: str
+
+
+Commands: TypeAlias = "Sequence[tuple[str, Callable[..., Any], Sequence[Example]]]"
+"""Name, function and examples of each command."""
+
+
+class Command(TyperCommand):
+    """A command whose help is plain text: options in named groups, examples at the end."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record:
+                panel = getattr(param, "rich_help_panel", None) or "Options"
+                panels.setdefault("Arguments" if param.param_type_name == "argument" else panel, []).append(record)
+        for panel, records in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(records, col_max=24)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_examples(self.epilog, formatter)
+
+
+def write_examples(epilog: str | None, formatter: Any) -> None:
+    """The examples at the end of a help page, unwrapped so that they can be copied."""
+    if epilog:
+        with formatter.section("Examples"):
+            for line in epilog.splitlines():
+                formatter.write(f"  {line}\n")
+
+
+def examples(*lines: Example) -> str:
+    """The epilog of a command: each example under a comment that says its purpose."""
+    return "\n".join(f"# {example.purpose}\nmooncake-bench {example.line}" for example in lines)
+
+
+def option(
+    name: str, kind: Any, flags: Sequence[str], text: str, default: Any = None, panel: str = "Options", **more: Any
+) -> inspect.Parameter:
+    """One option of a command as a parameter that Typer reads."""
+    declared = typer.Option(*flags, help=text, rich_help_panel=panel, show_default=False, **more)
+    return _parameter(name, Annotated[kind, declared], default)
+
+
+def argument(name: str, kind: Any, text: str, default: Any = inspect.Parameter.empty, **more: Any) -> inspect.Parameter:
+    """One positional of a command as a parameter that Typer reads."""
+    return _parameter(name, Annotated[kind, typer.Argument(help=text, show_default=False, **more)], default)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def takes(*parameters: inspect.Parameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a ``**given`` function the parameters that Typer reads."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        function.__annotations__ = {p.name: p.annotation for p in parameters}
+        return function
+
+    return decorate
+
+
+def setup_options() -> list[inspect.Parameter]:
+    """An option for every field of the setup that has a flag."""
+    return [
+        option(
+            name,
+            str | None,
+            flags,
+            _setup_help(name),
+            panel=SETUP_PANEL,
+            metavar=metavar or "|".join(settings()[name].choices),
+        )
+        for name, (flags, metavar) in SETUP_FLAGS.items()
+    ]
+
+
+def _setup_help(name: str) -> str:
+    setting = settings()[name]
+    default = Setup.__dataclass_fields__[name].default
+    shown = setting.unset if default is None else f"{default:g}" if isinstance(default, float) else default
+    unit = _TIMES if setting.unit == "ms" else ""
+    more = _MORE_HELP.get(name, "")
+    return f"{setting.help[0].upper()}{setting.help[1:]}{unit}{more} [{_unit(setting.unit)}default: {shown}]"
+
+
+def _unit(unit: str) -> str:
+    return f"{unit}; " if unit else ""
+
+
+def format_option(*formats: str) -> inspect.Parameter:
+    """``--format``, for every command that prints a table."""
+    text = f"How the answer is printed: {', '.join(formats or FORMATS)} [default: table]"
+    return option("format", str | None, ("--format",), text, panel="Output", metavar="FORMAT")
+
+
+def chosen_format(given: str | None, *formats: str) -> str:
+    """The format asked for, ``table`` unless told. Raises SetupError for an unknown one."""
+    known = formats or FORMATS
+    if given is not None and given not in known:
+        raise SetupError(f"--format: expected one of {', '.join(known)}, got {given!r}{nearest(given, known)}")
+    return given or "table"
+
+
+def out_option(text: str) -> inspect.Parameter:
+    """``-o/--out``: the folder of run folders."""
+    return option("out", Path | None, ("-o", "--out"), f"{text} [default: results]", panel="Output", metavar="DIR")
+
+
+def runs_argument() -> inspect.Parameter:
+    """RUN...: the runs of a command, the first as the reference."""
+    text = "Runs, the first is the reference: a folder, a number, a --name, @last or @last:N"
+    return argument("runs", list[str], text, metavar="RUN...")
+
+
+def policy_dir_option() -> inspect.Parameter:
+    """``--policy-dir``: more folders of policy files."""
+    text = "Folder of policy files to search as well; repeatable [default: none]"
+    return option("policy_dir", list[Path] | None, ("--policy-dir",), text, panel="Policies", metavar="DIR")

@@ -1,0 +1,40 @@
+"""The progress bar of a replay: on stderr, only where a person watches."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Progress = Callable[[int, int, float], None]  # requests done, of, simulated ms
+
+
+@contextmanager
+def progress_bar(label: str, quiet: bool) -> Iterator[Progress | None]:
+    """A bar with rate and time left, called with (requests done, of, simulated ms); None without a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None, rate="")
+
+        def advance(done: int, total: int, simulated_ms: float) -> None:
+            speed = bar.tasks[task].speed
+            rate = f"{speed:,.0f} requests/s" if speed else ""
+            bar.update(task, completed=done, total=total, rate=rate)
+
+        yield advance

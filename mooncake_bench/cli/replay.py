@@ -1,0 +1,180 @@
+"""``replay``: one trace through one or several policies."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mooncake_bench.cli import options
+from mooncake_bench.cli.config import check_plan, plan_toml, refuse_idle_options, resolve_plan
+from mooncake_bench.cli.decisions import decision_lines
+from mooncake_bench.cli.options import Commands, Example, argument, option
+from mooncake_bench.cli.output import answer, note, render_runs
+from mooncake_bench.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mooncake_bench.results import Run
+    from mooncake_bench.sim.setup import Setup
+    from mooncake_bench.trace import Trace
+
+NOTHING_COMPLETED, INTERRUPTED = 3, 130
+OUT = Path("results")
+
+_source = partial(option, panel="Where settings come from")
+_output = partial(option, panel="Output")
+
+PARAMETERS = [
+    argument("trace", str | None, "Trace file, or the name of a bundled trace [default: the first-run scenario]", None),
+    option(
+        "policy",
+        list[str] | None,
+        ("-p", "--policy"),
+        "Policy SPEC: [LABEL=]NAME or FILE.py[:Class], then :key=value,..., kinds joined by +; repeatable, the first "
+        "is the reference [default: kvcache-centric]",
+        panel="Policies",
+        metavar="SPEC",
+    ),
+    options.policy_dir_option(),
+    option(
+        "slo",
+        list[str] | None,
+        ("--slo",),
+        "SLOs, such as ttft:30s,tbt:100ms; repeatable; bare number: ms [ms; default: ttft:30s,tbt:100ms]",
+        panel=options.SETUP_PANEL,
+        metavar="SLOS",
+    ),
+    *options.setup_options(),
+    _source(
+        "from_run", str | None, ("--from",), "Repeat a stored run: its trace and setup [default: none]", metavar="RUN"
+    ),
+    _source(
+        "config",
+        Path | None,
+        ("--config",),
+        "TOML file of settings, as --dry-run prints them [default: none]",
+        metavar="FILE",
+    ),
+    _source(
+        "set",
+        list[str] | None,
+        ("--set",),
+        "One setting by its dotted name, such as slo.ttft_ms=10s; repeatable [default: none]",
+        metavar="KEY=VALUE",
+    ),
+    _source(
+        "dry_run", bool, ("--dry-run",), "Print the resolved setup as TOML and replay nothing [default: off]", False
+    ),
+    options.out_option("Folder in which run folders are made"),
+    _output(
+        "run_dir",
+        Path | None,
+        ("--run-dir",),
+        "The exact folder of the run, for one policy [default: numbered in --out]",
+        metavar="DIR",
+    ),
+    _output("name", str | None, ("--name",), "Name that groups this command's runs [default: none]", metavar="NAME"),
+    options.format_option(),
+    _output(
+        "profile",
+        Path | None,
+        ("--profile",),
+        "Write a cProfile of the replays to this file [default: none]",
+        metavar="FILE",
+    ),
+    _output("quiet", bool, ("-q", "--quiet"), "No progress, notices or paths on stderr [default: off]", False),
+    _output("verbose", bool, ("-v", "--verbose"), "One line a decision on stderr [default: off]", False),
+]
+
+
+@options.takes(*PARAMETERS)
+def replay(**given: Any) -> None:
+    """Replay a trace through policies on a simulated cluster and print what each does to the requests.
+
+    The answer goes to stdout; notices, progress and the path of each run folder go to stderr.
+    """
+    from mooncake_bench.trace import load
+
+    plan = resolve_plan(given["trace"], given)
+    refuse_idle_options(plan, given)
+    shown = options.chosen_format(given["format"])
+    draft = plan.draft()
+    trace = load(plan.path, draft.block_tokens, draft.timestamp_unit)
+    setups = plan.setups(trace.block_tokens)
+    check_plan(plan, trace, setups, given)
+    _tell(given, [*([plan.notice] if plan.notice else []), *trace.notices])
+    if given["dry_run"]:
+        answer(plan_toml(plan.path, setups))
+        return
+    with _profile(given["profile"]):
+        runs = _replay_all(plan.path, trace, setups, given)
+    answer(render_runs(runs, shown))
+    raise typer.Exit(_exit_code(runs))
+
+
+def _replay_all(path: str, trace: Trace, setups: Sequence[Setup], given: dict[str, Any]) -> list[Run]:
+    """One stored run a setup; an interrupted one is the last."""
+    runs: list[Run] = []
+    for setup in setups:
+        runs.append(_replay_one(path, trace, setup, given))
+        _tell(given, [f"run folder: {runs[-1].path}"])
+        if given["verbose"]:
+            note("\n".join(decision_lines(runs[-1])))
+        if runs[-1].interrupted:
+            break
+    return runs
+
+
+def _replay_one(path: str, trace: Trace, setup: Setup, given: dict[str, Any]) -> Run:
+    from mooncake_bench.results import Run
+    from mooncake_bench.sim.replay import run as simulate
+
+    started = time.perf_counter()
+    with progress_bar(setup.policy, given["quiet"]) as progress:
+        done = simulate(trace, setup, progress, given["policy_dir"] or ())
+    run = Run.from_replay(done, wall_s=time.perf_counter() - started, name=given["name"], trace_path=path)
+    run.save(given["out"] or OUT, run_dir=given["run_dir"])
+    return run
+
+
+@contextmanager
+def _profile(path: Path | None) -> Iterator[None]:
+    """Profile what happens inside into ``path``, readable by pstats; nothing without a path."""
+    if path is None:
+        yield
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    try:
+        with profile:
+            yield
+    finally:
+        profile.dump_stats(path)
+
+
+def _tell(given: dict[str, Any], lines: Sequence[str]) -> None:
+    if not given["quiet"]:
+        for line in lines:
+            note(line)
+
+
+def _exit_code(runs: Sequence[Run]) -> int:
+    """Interrupted before all else; then 3 when a policy completed no request, for nothing can be said of it."""
+    if any(run.interrupted for run in runs):
+        return INTERRUPTED
+    return 0 if all(run.completed_requests for run in runs) else NOTHING_COMPLETED
+
+
+EXAMPLES = (
+    Example("replay -p predictive", "the bundled trace under overload, one policy"),
+    Example("replay conversation-like -p random -p kvcache-centric --max-requests 2000", "two routers, one table"),
+    Example("replay conversation-like --speedup 2 --dry-run", "the resolved setup, nothing replayed"),
+)
+COMMANDS: Commands = (("replay", replay, EXAMPLES),)

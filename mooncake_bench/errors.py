@@ -1,0 +1,58 @@
+"""Every error a person may see.
+
+BenchError                  wrong use or bad input: one line, exit 2
+├── SetupError              a flag, a setup key, a SPEC
+├── TraceError              a trace file: names file, line (or row) and field
+├── PolicyError             a policy file or a policy's decision: names the policy
+├── ResultError             a run folder, or runs that cannot be compared
+└── NothingToConclude       the work was done but says nothing: exit 3
+InvariantError              the simulator contradicted itself: a bug of ours, exit 1 with the facts to report
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class BenchError(Exception):
+    """Wrong use or bad input; the message is one line: what, where, what was expected, how to fix it."""
+
+    exit_code = 2
+
+
+class SetupError(BenchError):
+    """A flag, a setup key or a SPEC that cannot be used."""
+
+
+class TraceError(BenchError):
+    """A trace that cannot be read as it stands."""
+
+
+class PolicyError(BenchError):
+    """A policy file that cannot be used, or a decision that cannot be carried out."""
+
+
+class ResultError(BenchError):
+    """A run folder that cannot be read, or runs that are not comparable."""
+
+
+class NothingToConclude(BenchError):
+    """The work was done, yet nothing can be said of it (no request completed, no baseline)."""
+
+    exit_code = 3
+
+
+class InvariantError(Exception):
+    """The simulation broke one of its own rules; never the user's fault."""
+
+    exit_code = 1
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint ``; did you mean 'x'?`` for the known name closest to ``word``, or an empty string."""
+    match = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -1,0 +1,165 @@
+"""The analytic cost model: closed forms fitted to public measurements of kernels.
+
+With n computed tokens, p cached ones, S = n p + n^2/2, a batch of B sequences and T context tokens in all:
+
+(E1) prefill   E(n, S) = sqrt(m^2 + (b n)^2) + o + c S            a floor that turns into a slope, and attention
+(E2) decode    f(B) + c_d T,  f(B) = (m^4 + (k B)^4)^(1/4) + e B  a weight-read floor that turns into a slope, KV reads
+(E3) engine    + o_pre a prefill, + o_dec a decode step           CPU launch and sampling: of the engine, not the GPU
+(E4) transfer  bytes / bandwidth                                  the start-up latency is 0
+
+Only + - * / and sqrt are used: other roots and powers differ between mathematical libraries in the last bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mooncake_bench.hardware.cost import PS_PER_MS, CostModel, float_column, int_column, to_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mooncake_bench.hardware.cost import FloatColumn
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """E1 and E2 of one model on one node, without engine overhead. Times in ms."""
+
+    prefill_floor_ms: float
+    """m of E1: a short prefill reads all weights."""
+    prefill_token_ms: float
+    """b of E1 [ms per computed token]."""
+    prefill_constant_ms: float
+    """o of E1."""
+    prefill_token2_ms: float
+    """c of E1: attention [ms per token^2]."""
+    decode_floor_ms: float
+    """m of E2: a small batch reads all weights."""
+    decode_roof_ms: float
+    """k of E2 [ms per sequence]: the slope that takes over from the floor."""
+    decode_sequence_ms: float
+    """e of E2 [ms per sequence]."""
+    decode_token_ms: float
+    """c_d of E2: reading the KVCache [ms per context token]."""
+
+
+@dataclass(frozen=True)
+class EngineOverhead:
+    """E3: what the serving engine adds to each prefill and to each decode step."""
+
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+class AnalyticCost(CostModel):
+    """E1 to E4, one set of coefficients an instance."""
+
+    def __init__(
+        self,
+        coefficients: Sequence[Coefficients],
+        overhead: EngineOverhead,
+        *,
+        name: str,
+        version: str,
+        error: str,
+        layers: int,
+        kv_bytes_per_token: int,
+        nic_bytes_per_s: float | Sequence[float],
+        vram_tokens: int | Sequence[int],
+    ) -> None:
+        """``coefficients``: one an instance. NIC [bytes/s] and VRAM [tokens]: one value for all or one an instance."""
+        instances = len(coefficients)
+        super().__init__(
+            name=name,
+            version=version,
+            error=error,
+            layers=layers,
+            kv_bytes_per_token=kv_bytes_per_token,
+            nic_bytes_per_s=float_column(nic_bytes_per_s, instances),
+            vram_tokens=int_column(vram_tokens, instances),
+        )
+        self.coefficients = tuple(coefficients)
+        self.overhead = overhead
+        self._set_prefill()
+        self._set_decode()
+
+    def _set_prefill(self) -> None:
+        """Squares and sums that never change, as tuples for the scalar form and as columns for the array form."""
+        extra = self.overhead.prefill_ms
+        self._prefill = [
+            (c.prefill_floor_ms * c.prefill_floor_ms, c.prefill_token_ms * c.prefill_token_ms,
+             c.prefill_constant_ms + extra, c.prefill_token2_ms)
+            for c in self.coefficients
+        ]  # fmt: skip
+        self._m2, self._b2, self._o, self._c = _columns(self._prefill)
+        self._half_c = self._c * 0.5
+
+    def _set_decode(self) -> None:
+        extra = self.overhead.decode_ms
+        self._decode = [
+            (_fourth_power(c.decode_floor_ms), c.decode_roof_ms, c.decode_sequence_ms, extra)
+            for c in self.coefficients
+        ]  # fmt: skip
+        # The clock counts whole picoseconds a token, so the array form prices a token the same.
+        self._token_ps = [to_ps(c.decode_token_ms) for c in self.coefficients]
+        self._m4, self._k, self._e, self._o_dec = _columns(self._decode)
+        self._c_d = np.array(self._token_ps, dtype=np.float64) / PS_PER_MS
+        shared: dict[tuple[float, ...], dict[int, int]] = {}  # equal instances share one memo
+        self._memo = [shared.setdefault(key, {}) for key in self._decode]
+
+    def prefill_ps(self, instance: int, computed: int, prefix: int) -> int:
+        """E of E1 + o_pre [ps]; ``prefix`` cached tokens are attended to, not computed."""
+        m2, b2, o, c = self._prefill[instance]
+        n2 = float(computed * computed)
+        return round((sqrt(m2 + b2 * n2) + o + c * (computed * prefix + 0.5 * n2)) * 1e9)
+
+    def prefill_ms(self, computed: FloatColumn, prefix: FloatColumn) -> FloatColumn:
+        """(N,) E of E1 + o_pre [ms]."""
+        n2 = computed * computed
+        time = n2 * self._b2
+        time += self._m2
+        np.sqrt(time, time)
+        time += n2 * self._half_c
+        time += computed * prefix * self._c
+        time += self._o
+        return time
+
+    def decode_ps(self, instance: int, batch: int) -> int:
+        """f(B) of E2 + o_dec [ps]."""
+        memo = self._memo[instance]
+        known = memo.get(batch)
+        if known is None:
+            m4, k, e, o = self._decode[instance]
+            known = memo[batch] = to_ps(sqrt(sqrt(m4 + _fourth_power(k * batch))) + e * batch + o)
+        return known
+
+    def token_ps(self, instance: int) -> int:
+        """c_d of E2 [ps per context token]."""
+        return self._token_ps[instance]
+
+    def step_ms(self, batch: FloatColumn, tokens: FloatColumn) -> FloatColumn:
+        """(N,) f(B) + o_dec + c_d T [ms]."""
+        time = batch * self._k
+        time *= time
+        time *= time
+        time += self._m4
+        np.sqrt(time, time)
+        np.sqrt(time, time)
+        time += batch * self._e
+        time += tokens * self._c_d
+        time += self._o_dec
+        return time
+
+
+def _fourth_power(x: float) -> float:
+    square = x * x
+    return square * square
+
+
+def _columns(rows: list[tuple[float, float, float, float]]) -> tuple[FloatColumn, ...]:
+    return tuple(np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))

@@ -1,0 +1,119 @@
+"""From preset names, one node an instance, to the cost model of a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import astuple
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from mooncake_bench.errors import SetupError, nearest
+from mooncake_bench.hardware.analytic import AnalyticCost
+from mooncake_bench.hardware.presets import load_engine, load_model, load_node
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from mooncake_bench.hardware.presets import Engine, Model, Node, NodeCosts
+
+FORMULAS_VERSION = "1"
+"""Raise it when E1 to E4 change; the rest of a cost model's version is a hash of its numbers."""
+
+
+def build_cost(
+    instance_nodes: Sequence[str],
+    model: str,
+    engine: str,
+    vram_tokens: int | None = None,
+    nic_gbytes_per_s: float | None = None,
+) -> AnalyticCost:
+    """The analytic cost of ``model`` served by ``engine`` on one node (preset name or .toml file) an instance.
+
+    ``vram_tokens`` [tokens] and ``nic_gbytes_per_s`` [1e9 bytes/s, each way] replace every node's own number.
+    Raises SetupError on an unknown or faulty preset, and on a node that has no coefficients for the model.
+    """
+    _check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
+    the_model, the_engine = load_model(model), load_engine(engine)
+    nodes = {name: load_node(name) for name in dict.fromkeys(instance_nodes)}
+    costs = {name: _costs_on(node, the_model) for name, node in nodes.items()}
+    for name in nodes:
+        _check_positive(name, costs[name], the_engine)
+    vram = [vram_tokens or costs[name].vram_tokens for name in instance_nodes]
+    nic = [1e9 * (nic_gbytes_per_s or nodes[name].nic_gbytes_per_s) for name in instance_nodes]
+    coefficients = [costs[name].coefficients for name in instance_nodes]
+    return AnalyticCost(
+        coefficients,
+        the_engine.overhead,
+        name=f"analytic: {the_model.name} on {_counted(nodes, instance_nodes)}, engine {the_engine.name}",
+        version=_version(the_model, the_engine, set(zip(coefficients, vram, nic, strict=True))),
+        error=_error_sentence(the_model, the_engine, nodes, costs, nic_gbytes_per_s),
+        layers=the_model.layers,
+        kv_bytes_per_token=the_model.kv_bytes_per_token,
+        nic_bytes_per_s=nic,
+        vram_tokens=vram,
+    )
+
+
+def _check_settings(instance_nodes: Sequence[str], vram_tokens: int | None, nic_gbytes_per_s: float | None) -> None:
+    if not instance_nodes:
+        raise SetupError("the cluster has no instance: expected at least one node")
+    if vram_tokens is not None and vram_tokens <= 0:
+        raise SetupError(f"vram_tokens is {vram_tokens}: expected a whole number above 0 [tokens]")
+    if nic_gbytes_per_s is not None and not (math.isfinite(nic_gbytes_per_s) and nic_gbytes_per_s > 0):
+        raise SetupError(f"nic_gbytes_per_s is {nic_gbytes_per_s}: expected a number above 0 [GB/s]")
+
+
+def _costs_on(node: Node, model: Model) -> NodeCosts:
+    if model.costs_of in node.costs:
+        return node.costs[model.costs_of]
+    raise SetupError(
+        f"node {node.name!r} has no cost coefficients for model {model.costs_of!r}"
+        f"{nearest(model.costs_of, node.costs)}; "
+        f"it has: {', '.join(node.costs) or 'none'}; add a table [costs.{model.costs_of}] to a node file of yours, "
+        "or set costs_of in the model's file"
+    )
+
+
+def _check_positive(node: str, costs: NodeCosts, engine: Engine) -> None:
+    c = costs.coefficients
+    prefill = c.prefill_floor_ms + c.prefill_constant_ms + engine.overhead.prefill_ms
+    decode = c.decode_floor_ms + engine.overhead.decode_ms
+    if min(prefill, decode) <= 0:
+        raise SetupError(
+            f"engine {engine.name!r} on node {node!r}: a time would not be above 0 (shortest prefill {prefill:g} ms, "
+            f"shortest decode step {decode:g} ms); raise the engine's prefill_ms or decode_ms"
+        )
+
+
+def _counted(nodes: dict[str, Node], instance_nodes: Sequence[str]) -> str:
+    counts = Counter(instance_nodes)
+    return " + ".join(f"{count} x {nodes[name].name}" for name, count in counts.items())
+
+
+def _version(model: Model, engine: Engine, kinds: Collection[object]) -> str:
+    """The formulas' version and a hash of all numbers of the different ``kinds`` of instance, however many of each."""
+    numbers = (model.layers, model.kv_bytes_per_token, astuple(engine.overhead), sorted(map(repr, kinds)))
+    return f"{FORMULAS_VERSION}-{sha256(repr(numbers).encode()).hexdigest()[:8]}"
+
+
+def _error_sentence(
+    model: Model,
+    engine: Engine,
+    nodes: dict[str, Node],
+    costs: dict[str, NodeCosts],
+    nic_gbytes_per_s: float | None,
+) -> str:
+    """Status and error of everything the costs are made of, as one sentence."""
+    parts = [f"{model.costs_of} on {nodes[name].name} is {cost.status}: {cost.error}" for name, cost in costs.items()]
+    if model.error:
+        parts.append(f"{model.name}: {model.error}")
+    parts.append(f"engine {engine.name} is {engine.status}: {engine.error}")
+    strangers = [node.name for node in nodes.values() if engine.fitted_on and node.name not in engine.fitted_on]
+    if strangers:
+        parts.append(f"that engine was fitted on {', '.join(engine.fitted_on)}, not on {', '.join(strangers)}")
+    if nic_gbytes_per_s is not None:
+        parts.append(f"network {nic_gbytes_per_s:g} GB/s as set")
+    else:
+        parts += [f"network of {n.name} {n.nic_gbytes_per_s:g} GB/s ({n.nic_status})" for n in nodes.values()]
+    return "; ".join(parts) + "."

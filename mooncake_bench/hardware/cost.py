@@ -1,0 +1,93 @@
+"""What things cost: the interface that the simulator, the views and the reports share.
+
+Every cost is a column over all instances of a setup: a cluster of unlike nodes costs no more to ask than a uniform one.
+Scalars answer the engine's clock (integer picoseconds, rounded once, half to even); arrays answer policies (float ms).
+Both say the same thing: at any point they agree to 1e-9 relative.
+
+A transfer takes bytes / bandwidth, with no start-up latency: bandwidths are held here, transfers in the network.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    FloatColumn = NDArray[np.float64]
+    IntColumn = NDArray[np.int64]
+
+PS_PER_MS = 1e9
+"""Picoseconds in a millisecond."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CostModel(ABC):
+    """Prefill, decode and memory costs of N instances serving one model."""
+
+    name: str
+    """Which model, nodes and engine these costs stand for."""
+    version: str
+    """Changes whenever the formulas or any number in them change."""
+    error: str
+    """How far the costs are known to be from reality: one sentence, printed in reports."""
+    layers: int
+    """Layers of the model; the last layer's KV leaves a prefill last."""
+    kv_bytes_per_token: int
+    """Bytes of KVCache one token takes, over all layers."""
+    nic_bytes_per_s: FloatColumn
+    """(N,) usable network bandwidth of each instance, each way [bytes/s]."""
+    vram_tokens: IntColumn
+    """(N,) tokens of KVCache that fit in each instance's GPU memory."""
+
+    def __len__(self) -> int:
+        """Number of instances N."""
+        return len(self.nic_bytes_per_s)
+
+    @abstractmethod
+    def prefill_ps(self, instance: int, computed: int, prefix: int) -> int:
+        """Time of a prefill of ``computed`` new tokens after ``prefix`` cached ones, engine overhead included [ps]."""
+
+    @abstractmethod
+    def prefill_ms(self, computed: FloatColumn, prefix: FloatColumn) -> FloatColumn:
+        """(N,) prefill time at each instance, for its own (N,) computed and prefix tokens [ms]."""
+
+    @abstractmethod
+    def decode_ps(self, instance: int, batch: int) -> int:
+        """The part of a decode step that depends on its ``batch`` sequences, engine overhead included [ps]."""
+
+    @abstractmethod
+    def token_ps(self, instance: int) -> int:
+        """What each context token adds to a decode step [ps]."""
+
+    @abstractmethod
+    def step_ms(self, batch: FloatColumn, tokens: FloatColumn) -> FloatColumn:
+        """(N,) decode step time for (N,) sequences with (N,) context tokens in all [ms].
+
+        An empty batch gets the price of an empty step: a caller to whom it means "no step" masks it.
+        """
+
+
+def to_ps(ms: float) -> int:
+    """A time in the clock's unit, rounded half to even."""
+    return round(ms * PS_PER_MS)
+
+
+def float_column(values: float | Sequence[float] | FloatColumn, instances: int) -> FloatColumn:
+    """(N,) read-only floats: one value for all, or one for each instance. Raises ValueError on another length."""
+    column = np.broadcast_to(np.asarray(values, dtype=np.float64), (instances,)).copy()
+    column.flags.writeable = False
+    return column
+
+
+def int_column(values: int | Sequence[int] | IntColumn, instances: int) -> IntColumn:
+    """(N,) read-only integers: one value for all, or one for each instance. Raises ValueError on another length."""
+    column = np.broadcast_to(np.asarray(values, dtype=np.int64), (instances,)).copy()
+    column.flags.writeable = False
+    return column

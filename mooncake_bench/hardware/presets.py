@@ -1,0 +1,204 @@
+"""Models, nodes and engines by name, from ``presets/*.toml`` or from a file of the user's own.
+
+A bundled file holds many presets, one a table. A user's file (any name ending in ``.toml``) holds one, its keys at the
+top level; a model is then known to nodes by the file's stem. Every number has its source, and its known error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mooncake_bench.errors import SetupError, nearest
+from mooncake_bench.hardware.analytic import Coefficients, EngineOverhead
+from mooncake_bench.hardware.tables import Table, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Preset = TypeVar("Preset")
+
+_FOLDER = Path(__file__).resolve().parent / "presets"
+STATUSES = ("measured", "derived", "assumed")
+"""measured: fitted to measurements of that very hardware; derived: computed from others'; assumed: neither."""
+NIC_STATUSES = (*STATUSES, "line rate, not measured")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, as far as serving it costs: its KVCache and whose coefficients it uses."""
+
+    name: str
+    description: str
+    source: str
+    layers: int
+    kv_bytes_per_token: int
+    costs_of: str
+    """The model whose coefficients a node must hold; the model itself unless told."""
+    error: str
+    """What using them costs in accuracy; empty when they are its own."""
+
+
+@dataclass(frozen=True)
+class NodeCosts:
+    """What one model costs on one node, without engine overhead."""
+
+    status: str
+    source: str
+    error: str
+    vram_tokens: int
+    coefficients: Coefficients
+
+
+@dataclass(frozen=True)
+class Node:
+    """One instance's hardware."""
+
+    name: str
+    description: str
+    gpus: int
+    pool_tokens: int
+    """DRAM of the node's share of the KVCache pool, in tokens of a 70B model."""
+    pool_source: str
+    nic_gbytes_per_s: float
+    nic_status: str
+    nic_source: str
+    costs: dict[str, NodeCosts]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A serving engine's own time on top of the kernels."""
+
+    name: str
+    description: str
+    status: str
+    source: str
+    error: str
+    fitted_on: tuple[str, ...]
+    """Nodes on which the overheads were fitted."""
+    overhead: EngineOverhead
+
+
+def model_names() -> list[str]:
+    """Bundled models, in the order of their file."""
+    return list(_bundled("models"))
+
+
+def node_names() -> list[str]:
+    """Bundled nodes, in the order of their file."""
+    return list(_bundled("nodes"))
+
+
+def engine_names() -> list[str]:
+    """Bundled engines, in the order of their file."""
+    return list(_bundled("engines"))
+
+
+def load_model(name: str) -> Model:
+    """A model by its name or its .toml file. Raises SetupError when it is unknown or faulty."""
+    return _load("model", name, _model)
+
+
+def load_node(name: str) -> Node:
+    """A node by its name or its .toml file. Raises SetupError when it is unknown or faulty."""
+    return _load("node", name, _node)
+
+
+def load_engine(name: str) -> Engine:
+    """An engine by its name or its .toml file. Raises SetupError when it is unknown or faulty."""
+    return _load("engine", name, _engine)
+
+
+@cache
+def _bundled(kind: str) -> dict[str, Any]:
+    return read_toml(_FOLDER / f"{kind}.toml")
+
+
+def _load(kind: str, name: str, parse: Callable[[str, Table], Preset]) -> Preset:
+    if name.endswith(".toml"):
+        table = Table(read_toml(Path(name)), name)
+        label = Path(name).name  # with its ending, so that a report never takes it for a bundled one
+    else:
+        known = _bundled(f"{kind}s")
+        if name not in known:
+            raise SetupError(
+                f"unknown {kind} {name!r}{nearest(name, known)}; known: {', '.join(known)}; "
+                "or give a .toml file of yours"
+            )
+        table = Table(known, f"{kind}s.toml").table(name)
+        label = name
+    preset = parse(label, table)
+    table.done()
+    return preset
+
+
+def _model(name: str, table: Table) -> Model:
+    own = name.removesuffix(".toml")
+    costs_of = table.text("costs_of", default=own)
+    return Model(
+        name=name,
+        description=table.text("description"),
+        source=table.text("source"),
+        layers=table.whole("layers"),
+        kv_bytes_per_token=table.whole("kv_bytes_per_token"),
+        costs_of=costs_of,
+        error=table.text("error") if costs_of != own else table.text("error", default=""),
+    )
+
+
+def _node(name: str, table: Table) -> Node:
+    return Node(
+        name=name,
+        description=table.text("description"),
+        gpus=table.whole("gpus"),
+        pool_tokens=table.whole("pool_tokens"),
+        pool_source=table.text("pool_source"),
+        nic_gbytes_per_s=table.number("nic_gbytes_per_s", above=0),
+        nic_status=table.text("nic_status", one_of=NIC_STATUSES),
+        nic_source=table.text("nic_source"),
+        costs={model: _node_costs(entry) for model, entry in table.table("costs").tables().items()},
+    )
+
+
+def _node_costs(table: Table) -> NodeCosts:
+    costs = NodeCosts(
+        status=table.text("status", one_of=STATUSES),
+        source=table.text("source"),
+        error=table.text("error"),
+        vram_tokens=table.whole("vram_tokens"),
+        coefficients=_coefficients(table.table("prefill"), table.table("decode")),
+    )
+    table.done()
+    return costs
+
+
+def _coefficients(prefill: Table, decode: Table) -> Coefficients:
+    coefficients = Coefficients(
+        prefill_floor_ms=prefill.number("floor_ms", least=0),
+        prefill_token_ms=prefill.number("token_ms", above=0),
+        prefill_constant_ms=prefill.number("constant_ms", least=0),
+        prefill_token2_ms=prefill.number("token2_ms", least=0),
+        decode_floor_ms=decode.number("floor_ms", above=0),
+        decode_roof_ms=decode.number("roof_ms", least=0),
+        decode_sequence_ms=decode.number("sequence_ms", least=0),
+        decode_token_ms=decode.number("token_ms", least=1e-9),  # the clock's unit: less would round to nothing
+    )
+    prefill.done()
+    decode.done()
+    return coefficients
+
+
+def _engine(name: str, table: Table) -> Engine:
+    return Engine(
+        name=name,
+        description=table.text("description"),
+        status=table.text("status", one_of=STATUSES),
+        source=table.text("source"),
+        error=table.text("error"),
+        fitted_on=table.texts("fitted_on"),
+        # Negative is allowed: an engine may beat the kernels that the coefficients were fitted to.
+        overhead=EngineOverhead(prefill_ms=table.number("prefill_ms"), decode_ms=table.number("decode_ms")),
+    )

@@ -1,0 +1,110 @@
+"""TOML tables read with care: a fault names the file, the key, what was found and what was expected."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.errors import SetupError, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file's contents. Raises SetupError when it cannot be read or is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SetupError(f"{path}: no such file; a name ending in .toml is taken for a preset file of yours") from None
+    except OSError as error:
+        raise SetupError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SetupError(f"{path}: not valid TOML: {error}") from None
+
+
+class Table:
+    """One table of a file; every key must be asked for before ``done``, or it is an unknown one."""
+
+    def __init__(self, data: dict[str, Any], file: str, where: str = "") -> None:
+        """``file`` and ``where`` (the dotted name of this table) are for messages."""
+        self._data = data
+        self._file = file
+        self._where = where
+        self._asked: set[str] = set()
+
+    def number(self, key: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
+        """A finite number above ``above`` and not below ``least``."""
+        expected = "a number" + _bounds(above, least)
+        value = self._get(key, expected)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(key, value, expected)
+        if not (math.isfinite(value) and value > above and value >= least):
+            raise self._wrong(key, value, expected)
+        return float(value)
+
+    def whole(self, key: str) -> int:
+        """A whole number above 0."""
+        expected = "a whole number above 0"
+        value = self._get(key, expected)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise self._wrong(key, value, expected)
+        return value
+
+    def text(self, key: str, *, one_of: tuple[str, ...] = (), default: str | None = None) -> str:
+        """A text that is not empty, one of ``one_of`` if given; ``default`` makes the key optional."""
+        expected = f"one of {', '.join(map(repr, one_of))}" if one_of else "a text"
+        if default is not None and key not in self._data:
+            return default
+        value = self._get(key, expected)
+        if not isinstance(value, str) or not value.strip() or (one_of and value not in one_of):
+            raise self._wrong(key, value, expected)
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts, which may be empty."""
+        expected = "a list of texts"
+        value = self._get(key, expected)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(key, value, expected)
+        return tuple(value)
+
+    def table(self, key: str) -> Table:
+        """A table within this one."""
+        expected = f"a table [{self._dotted(key)}]"
+        value = self._get(key, expected)
+        if not isinstance(value, dict):
+            raise self._wrong(key, value, expected)
+        return Table(value, self._file, self._dotted(key))
+
+    def tables(self) -> dict[str, Table]:
+        """All of this table's keys, each of which is a table."""
+        return {key: self.table(key) for key in self._data}
+
+    def done(self) -> None:
+        """Raises SetupError if the table holds a key nobody asked for."""
+        for key in self._data:
+            if key not in self._asked:
+                known = ", ".join(sorted(self._asked))
+                raise SetupError(
+                    f"{self._file}: unknown key {self._dotted(key)!r}{nearest(key, self._asked)}; expected: {known}"
+                )
+
+    def _get(self, key: str, expected: str) -> object:
+        self._asked.add(key)
+        if key not in self._data:
+            raise SetupError(f"{self._file}: key {self._dotted(key)!r} is missing: expected {expected}")
+        return self._data[key]
+
+    def _dotted(self, key: str) -> str:
+        return f"{self._where}.{key}" if self._where else key
+
+    def _wrong(self, key: str, value: object, expected: str) -> SetupError:
+        return SetupError(f"{self._file}: key {self._dotted(key)!r} is {value!r}: expected {expected}")
+
+
+def _bounds(above: float, least: float) -> str:
+    if above > -math.inf:
+        return f" above {above:g}"
+    return f" of at least {least:g}" if least > -math.inf else ""

@@ -1,0 +1,167 @@
+"""Reports as Markdown, LaTeX, CSV and JSON. Names come from users: each format escapes them its own way."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mooncake_bench.report.sheets import Report, Sheet
+    from mooncake_bench.results.comparison import Comparison, Pairing
+    from mooncake_bench.results.metrics import Value
+    from mooncake_bench.results.run import Run
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "–": "--", "±": r"$\pm$",
+    "<": r"$<$", ">": r"$>$", "µ": r"$\mu$", "|": r"\textbar{}", '"': "''",
+}  # fmt: skip
+
+
+def clean(text: str) -> str:
+    """Text without control characters: no name may move the cursor, colour the terminal or break a line."""
+    return _CONTROL.sub("?", text)
+
+
+# ---- Markdown
+
+
+def markdown(report: Report) -> str:
+    """GitHub-flavoured Markdown."""
+    lines = [f"{_md(line)}  " for line in report.head]
+    for sheet in report.sheets:
+        lines += ["", f"### {_md(sheet.title)}", "", *_md_table(sheet), *_md_notes(sheet.notes)]
+    if report.notices:
+        lines += ["", "### Notices", "", *(f"- {_md(notice)}" for notice in report.notices)]
+    return "\n".join(lines) + "\n"
+
+
+def _md_table(sheet: Sheet) -> Iterable[str]:
+    yield "| " + " | ".join(_md(header) for header in sheet.headers) + " |"
+    yield "| " + " | ".join(["---"] + ["---:"] * (len(sheet.headers) - 1)) + " |"
+    for row in sheet.rows:
+        yield "| " + " | ".join(_md(cell) for cell in row) + " |"
+
+
+def _md_notes(notes: Sequence[str]) -> Iterable[str]:
+    for note in notes:
+        yield ""
+        yield f"*{_md(note)}*"
+
+
+def _md(text: str) -> str:
+    escaped = re.sub(r"([\\`*_\[\]|#~])", r"\\\1", clean(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+# ---- LaTeX
+
+
+def latex(report: Report) -> str:
+    """One ``table`` a sheet; needs the package booktabs."""
+    head = [f"% {clean(line)}" for line in report.head]
+    notices = [f"% notice: {clean(notice)}" for notice in report.notices]
+    return "\n".join([*head, *notices, *(line for sheet in report.sheets for line in _latex_table(sheet))]) + "\n"
+
+
+def _latex_table(sheet: Sheet) -> Iterable[str]:
+    yield ""
+    yield r"\begin{table}"
+    yield rf"\caption{{{_tex(sheet.title)}. {' '.join(_tex(note) + '.' for note in sheet.notes)}}}"
+    yield rf"\begin{{tabular}}{{l{'r' * (len(sheet.headers) - 1)}}}"
+    yield r"\toprule"
+    yield " & ".join(_tex(header) for header in sheet.headers) + r" \\"
+    yield r"\midrule"
+    for row in sheet.rows:
+        yield " & ".join(_tex(cell) for cell in row) + r" \\"
+    yield r"\bottomrule"
+    yield r"\end{tabular}"
+    yield r"\end{table}"
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in clean(text))
+
+
+# ---- CSV: one line a metric of a run, numbers in full
+
+CSV_COLUMNS = ("label", "run_dir", "metric", "value", "unit", "better", "n", "ratio_to_reference")
+
+
+def table_csv(comparison: Comparison) -> str:
+    """Every metric of every run; an undefined number is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for i, run in enumerate(comparison.runs):
+        for name, value in comparison.metrics[i].items():
+            ratio = comparison.ratio(name, i)
+            row = (_csv(comparison.labels[i]), _csv(_folder(run)), name, value.value, value.unit, value.better)
+            writer.writerow(["" if cell is None else cell for cell in (*row, value.n, ratio)])
+    return out.getvalue()
+
+
+def _csv(text: str | None) -> str:
+    """A name that a spreadsheet does not take for a formula."""
+    text = clean(text or "")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+# ---- JSON: strict, undefined is null
+
+
+def table_json(comparison: Comparison, groups: Sequence[dict[str, Any]] = ()) -> str:
+    """Runs with all their metrics, pairs and notices. ``groups`` are the rows of a table split with ``--by``."""
+    answer = {
+        "reference": comparison.labels[comparison.reference],
+        "runs": [_json_run(comparison, i) for i in range(len(comparison.runs))],
+        "paired": [
+            {"label": label, **_json_pair(pair)}
+            for label, pair in zip(comparison.labels, comparison.pairs, strict=True)
+            if pair is not None
+        ],
+        "notices": list(comparison.notices),
+        **({"groups": list(groups)} if groups else {}),
+    }
+    return json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _json_run(comparison: Comparison, i: int) -> dict[str, Any]:
+    run = comparison.runs[i]
+    return {
+        "label": comparison.labels[i],
+        "run_dir": _folder(run),
+        "status": run.manifest["status"],
+        "policy": run.manifest["policy"],
+        "trace": {key: run.manifest["trace"].get(key) for key in ("name", "sha256", "requests", "block_tokens")},
+        "setup": run.manifest["setup"],
+        "cost": run.manifest["cost"],
+        "counts": run.manifest.get("counts"),
+        "rejections": [group._asdict() for group in run.rejections()],
+        "metrics": json_values(comparison.metrics[i]),
+        "ratios_to_reference": {name: comparison.ratio(name, i) for name in comparison.metrics[i]},
+        "policy_decision_us": run.manifest.get("policy_decision_us"),
+        "wall_s": run.manifest.get("wall_s"),
+        "notices": run.notices,
+    }
+
+
+def json_values(values: Any) -> dict[str, dict[str, Any]]:
+    """Metrics as JSON carries them."""
+    named: dict[str, Value] = dict(values)
+    return {name: value._asdict() for name, value in named.items()}
+
+
+def _json_pair(pair: Pairing) -> dict[str, Any]:
+    differences = {name: difference._asdict() for name, difference in pair.differences.items()}
+    return {**pair._asdict(), "differences": differences}
+
+
+def _folder(run: Run) -> str | None:
+    return None if run.path is None else str(run.path)

@@ -1,0 +1,239 @@
+"""What a report shows, as small tables of text: the same content for terminal, Markdown and LaTeX.
+
+Accounts come before latencies, and the reference policy first; ``×`` is a policy's value over the reference's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mooncake_bench.results.headline import headline
+from mooncake_bench.results.split import split
+from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, share, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mooncake_bench.results.comparison import Comparison, Difference, Pairing
+    from mooncake_bench.results.metrics import Value
+    from mooncake_bench.results.run import Run
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table: the first column is text, the others are numbers as people read them."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything to be shown about some runs."""
+
+    head: tuple[str, ...]
+    sheets: tuple[Sheet, ...]
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its header, and either a metric to format or ``ratio_of`` one over the reference's."""
+
+    header: str
+    metric: str
+    show: Callable[[float | None], str] = ms
+    ratio: bool = False
+    samples: bool = False  # show how many samples the metric rests on instead of its value
+
+
+def report(comparison: Comparison, by: str | None = None) -> Report:
+    """The report of one or several runs; ``by`` adds a table split by ``input_tokens``, ``session`` or ``priority``."""
+    order = _reference_first(comparison)
+    sheets = [_sheet(comparison, order, *content) for content in SHEETS]
+    sheets[0] = _with_reasons(sheets[0], comparison, order)
+    if len(order) > 1:
+        sheets.append(_paired(comparison, order))
+    if by is not None:
+        sheets.append(_split(comparison, order, by))
+    seen = [notice for i in order for notice in comparison.runs[i].notices]
+    head = headline(comparison.runs[comparison.reference])
+    return Report(tuple(head), tuple(sheets), tuple(dict.fromkeys([*comparison.notices, *seen])))
+
+
+def _reference_first(comparison: Comparison) -> list[int]:
+    others = [i for i in range(len(comparison.runs)) if i != comparison.reference]
+    return [comparison.reference, *others]
+
+
+REQUESTS = (
+    Column("offered", "offered_requests", integer),
+    Column("completed", "completed_requests", integer),
+    Column("rejected", "rejected_requests", integer),
+    Column("of tokens", "rejected_tokens_ratio", share),
+    Column("failed", "failed_requests", integer),
+    Column("unfinished", "unfinished_requests", integer),
+)
+GOODPUT = (
+    Column("requests", "request_goodput_ratio", share),
+    Column("×", "request_goodput_ratio", ratio=True),
+    Column("tokens", "goodput_tokens_ratio", share),
+    Column("req/s", "request_goodput_rps", decimal),
+    Column("per GPU", "goodput_per_gpu_rps", lambda value: decimal(value, 4)),
+    Column("TTFT ok", "slo_ttft_ratio", share),
+    Column("TBT ok", "slo_tbt_ratio", share),
+    Column("GPU h", "gpu_hours", lambda value: decimal(value, 1)),
+)
+FIRST_TOKEN = (
+    Column("n", "mean_ttft_ms", samples=True),
+    Column("mean", "mean_ttft_ms"),
+    Column("×", "mean_ttft_ms", ratio=True),
+    Column("p50", "p50_ttft_ms"),
+    Column("p90", "p90_ttft_ms"),
+    Column("p99", "p99_ttft_ms"),
+    Column("queue", "mean_queue_ms"),
+    Column("e2e", "mean_e2e_ms"),
+    Column("e2e p99", "p99_e2e_ms"),
+)
+TOKENS = (
+    Column("n", "mean_tbt_ms", samples=True),
+    Column("mean", "mean_tbt_ms"),
+    Column("×", "mean_tbt_ms", ratio=True),
+    Column("p50", "p50_tbt_ms"),
+    Column("p99", "p99_tbt_ms"),
+    Column("TPOT", "mean_tpot_ms"),
+    Column("gaps", "mean_itl_ms", samples=True),
+    Column("ITL p50", "p50_itl_ms"),
+    Column("ITL p99", "p99_itl_ms"),
+)
+CACHE = (
+    Column("hits", "hit_ratio_tokens", share),
+    Column("of blocks", "hit_ratio_blocks", share),
+    Column("ceiling", "ceiling_ratio_tokens", share),
+    Column("prefill ms", "mean_prefill_gpu_ms"),
+    Column("×", "mean_prefill_gpu_ms", ratio=True),
+    Column("wasted", "wasted_prefill_ratio", share),
+    Column("fetched", "fetched_bytes", size),
+    Column("streamed", "streamed_bytes", size),
+)
+POOLS = (
+    Column("P busy", "prefill_utilisation_ratio", share),
+    Column("load", "mean_prefill_load_ratio", decimal),
+    Column("max", "max_prefill_load_ratio", decimal),
+    Column("± sd", "std_prefill_load_ratio", decimal),
+    Column("D busy", "decode_utilisation_ratio", share),
+    Column("load", "mean_decode_load_ratio", decimal),
+    Column("max", "max_decode_load_ratio", decimal),
+    Column("± sd", "std_decode_load_ratio", decimal),
+    Column("corr.", "load_correlation", decimal),
+)
+SHEETS: tuple[tuple[str, tuple[Column, ...], str], ...] = (
+    ("Requests", REQUESTS, "of tokens: share of the offered prompt tokens that was rejected"),
+    ("Goodput: completed within the SLOs", GOODPUT, "requests, tokens: of all offered; TTFT ok, TBT ok: of completed"),
+    (
+        "TTFT of completed requests, ms",
+        FIRST_TOKEN,
+        "TTFT = first token - arrival, queueing included; × = over the first policy",
+    ),
+    (
+        "TBT of completed requests, ms",
+        TOKENS,
+        "TBT = mean of a request's longest 10 % of token gaps; TPOT = (e2e - TTFT) / (output - 1); ITL = all gaps",
+    ),
+    (
+        "Cache and prefill",
+        CACHE,
+        "hits: of prompt tokens; ceiling: an infinite cache's hits; prefill ms: per request; wasted: of its time",
+    ),
+    (
+        "Pools over time",
+        POOLS,
+        "busy: of the arrival span; load 1: at its SLO, or full; corr. < 0: both loads swing in anti-phase",
+    ),
+)
+
+
+def _sheet(comparison: Comparison, order: Sequence[int], title: str, columns: Sequence[Column], note: str) -> Sheet:
+    rows = [(comparison.labels[i], *(_cell(comparison, i, column) for column in columns)) for i in order]
+    return Sheet(title, ("policy", *(column.header for column in columns)), tuple(rows), (note,))
+
+
+def _cell(comparison: Comparison, run: int, column: Column) -> str:
+    if column.ratio:
+        return factor(comparison.ratio(column.metric, run))
+    return _shown(comparison.metrics[run], column)
+
+
+def _shown(values: Mapping[str, Value], column: Column) -> str:
+    value = values[column.metric]
+    return integer(value.n) if column.samples else column.show(value.value)
+
+
+def _with_reasons(sheet: Sheet, comparison: Comparison, order: Sequence[int]) -> Sheet:
+    """The accounts, with each policy's rejections by stage and reason below."""
+    notes = [line for i in order if (line := _reasons(comparison.labels[i], comparison.runs[i]))]
+    return Sheet(sheet.title, sheet.headers, sheet.rows, (*sheet.notes, *notes))
+
+
+def _reasons(label: str, run: Run) -> str:
+    groups = run.rejections()
+    shown = [f"{group.requests:,} at {group.stage} ({group.reason})" for group in groups[:6]]
+    if len(groups) > 6:
+        shown.append(f"{sum(group.requests for group in groups[6:]):,} for other reasons")
+    return f"{label} rejected {', '.join(shown)}" if shown else ""
+
+
+# ---- pairs
+
+
+def _paired(comparison: Comparison, order: Sequence[int]) -> Sheet:
+    headers = ("policy", "both", "TTFT", "×", "95 % interval", "TBT", "×", "e2e", "×")
+    rows = []
+    for i in order:
+        pairing = comparison.pairs[i]
+        if pairing is not None:
+            rows.append((comparison.labels[i], *_pair_cells(pairing)))
+    reference = comparison.labels[comparison.reference]
+    title = f"Mean change against {reference}, on requests that both completed, ms"
+    note = "95 % interval: of the TTFT change, by a block bootstrap over time"
+    return Sheet(title, headers, tuple(rows), (note,))
+
+
+def _pair_cells(pairing: Pairing) -> tuple[str, ...]:
+    ttft, tbt, e2e = (pairing.differences.get(name) for name in ("ttft_ms", "tbt_ms", "e2e_ms"))
+    interval = DASH if ttft is None or ttft.low_ms is None else f"{_signed(ttft.low_ms)} to {_signed(ttft.high_ms)}"
+    return (integer(pairing.both), *_change(ttft), interval, *_change(tbt), *_change(e2e))
+
+
+def _change(difference: Difference | None) -> tuple[str, str]:
+    return (DASH, DASH) if difference is None else (_signed(difference.mean_ms), factor(difference.ratio))
+
+
+def _signed(value: float | None) -> str:
+    return DASH if value is None else "0" if value == 0 else ("+" if value > 0 else "-") + ms(abs(value))
+
+
+# ---- groups of requests
+
+
+GROUP = (
+    Column("offered", "offered_requests", integer),
+    Column("rejected", "rejected_requests", integer),
+    Column("in SLO", "request_goodput_ratio", share),
+    Column("TTFT", "mean_ttft_ms"),
+    Column("p99", "p99_ttft_ms"),
+    Column("TBT p99", "p99_tbt_ms"),
+    Column("hits", "hit_ratio_tokens", share),
+)
+
+
+def _split(comparison: Comparison, order: Sequence[int], by: str) -> Sheet:
+    rows = []
+    for i in order:
+        for name, where in split(comparison.runs[i], by):
+            values = comparison.runs[i].metrics(where)
+            rows.append((comparison.labels[i], name, *(_shown(values, column) for column in GROUP)))
+    return Sheet(f"By {by}", ("policy", by, *(column.header for column in GROUP)), tuple(rows))

@@ -1,0 +1,126 @@
+"""Runs on paper or screen: one entry point, five formats."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.errors import ResultError, nearest
+from mooncake_bench.report import markup
+from mooncake_bench.report.sheets import Report, Sheet, report
+from mooncake_bench.results.comparison import Comparison, compare
+from mooncake_bench.results.run import Run
+from mooncake_bench.results.split import split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+FORMATS = ("table", "json", "csv", "markdown", "latex")
+# What an encoding that lacks them shows instead.
+_PLAIN = str.maketrans({"×": "x", "–": "-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "−": "-", "’": "'"})
+
+
+def render(
+    runs: Comparison | Run | Sequence[Run],
+    fmt: str = "table",
+    *,
+    width: int | None = None,
+    encoding: str | None = "utf-8",
+    color: bool = False,
+    by: str | None = None,
+    force: bool = False,
+) -> str:
+    """A comparison, or one or several runs (the first is the reference), as text that ends with a newline.
+
+    ``fmt`` is one of :data:`FORMATS`. ``width`` in columns (None: the terminal's, or 80), ``encoding`` and ``color``
+    (which NO_COLOR overrides) say what the reader's screen can show; ``by`` splits a table. Raises ResultError for an
+    unknown format or runs that are not comparable.
+    """
+    if fmt not in FORMATS:
+        raise ResultError(f"--format {fmt!r}: expected one of {', '.join(FORMATS)}{nearest(fmt, FORMATS)}")
+    comparison = _comparison(runs, force)
+    if fmt == "json":
+        return markup.table_json(comparison, _groups(comparison, by))
+    if fmt == "csv":
+        if by is not None:
+            raise ResultError("--by: no effect with --format csv, which lists the metrics of whole runs; use json")
+        return markup.table_csv(comparison)
+    content = report(comparison, by)
+    if fmt == "markdown":
+        return markup.markdown(content)
+    return markup.latex(content) if fmt == "latex" else screen(content, width, encoding, color=color)
+
+
+def _comparison(runs: Comparison | Run | Sequence[Run], force: bool) -> Comparison:
+    if isinstance(runs, Comparison):
+        return runs
+    return compare([runs] if isinstance(runs, Run) else runs, force=force)
+
+
+def _groups(comparison: Comparison, by: str | None) -> list[dict[str, Any]]:
+    if by is None:
+        return []
+    return [
+        {"label": label, by: name, "metrics": markup.json_values(run.metrics(where))}
+        for label, run in zip(comparison.labels, comparison.runs, strict=True)
+        for name, where in split(run, by)
+    ]
+
+
+def screen(content: Report, width: int | None = None, encoding: str | None = "utf-8", *, color: bool = False) -> str:
+    """A report for a terminal: tables by rich, plain ASCII where the encoding cannot show more."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=color, color_system="auto" if color else None, highlight=False,
+        markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    unicode = (encoding or "").lower().replace("-", "").replace("_", "").startswith("utf")
+    for line in content.head:
+        _line(console, line)
+    for sheet in content.sheets:
+        console.print()
+        _print_sheet(console, sheet, unicode=unicode)
+    if content.notices:
+        console.print()
+    for notice in content.notices:
+        _line(console, f"! {notice}", "yellow")
+    text = "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return text if unicode else text.translate(_PLAIN).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    """One fact, wrapped with an indent."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    lines = Text(markup.clean(text), style=style).wrap(console, console.width - 2)
+    for i, line in enumerate(lines):
+        console.print(Padding(line, (0, 0, 0, 2 if i else 0)))
+
+
+def _print_sheet(console: Console, sheet: Sheet, *, unicode: bool) -> None:
+    console.print(markup.clean(sheet.title), style="bold")
+    console.print(_table(sheet, unicode=unicode))
+    for note in sheet.notes:
+        _line(console, note, "dim")
+
+
+def _table(sheet: Sheet, *, unicode: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.SIMPLE_HEAD if unicode else box.ASCII2, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False,
+        header_style="bold",
+    )  # fmt: skip
+    for i, header in enumerate(sheet.headers):
+        table.add_column(Text(header), justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
+    for row in sheet.rows:
+        table.add_row(*(Text(markup.clean(cell)) for cell in row))
+    return table

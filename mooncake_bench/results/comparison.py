@@ -1,0 +1,252 @@
+"""Runs of the same work side by side: refused when the work differs, paired request by request.
+
+A ranking by latency alone is refused between policies that completed different requests: whoever drops the hard ones
+looks fast. Paired differences are taken over the requests that both completed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mooncake_bench.errors import ResultError
+from mooncake_bench.results import advice
+from mooncake_bench.results.metrics import LATENCY_NAMES, find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from mooncake_bench.results.metrics import Value
+    from mooncake_bench.results.run import Run
+    from mooncake_bench.results.steps import Floats, Ints
+
+SAME_WORK = {  # what must agree -> where it stands in the manifest
+    "trace": ("trace", "sha256"),
+    "block size": ("trace", "block_tokens"),
+    "TTFT SLO": ("setup", "slo.ttft_ms"),
+    "TBT SLO": ("setup", "slo.tbt_ms"),
+    "TBT metric": ("setup", "slo.tbt_metric"),
+    "first gap": ("setup", "slo.first_gap"),
+    "warm-up": ("setup", "warmup_ms"),
+}
+PAIRED = ("ttft_ms", "tbt_ms", "e2e_ms")
+DECISIONS = (
+    "status", "reject_stage", "reject_reason", "prefill_instance", "decode_instance", "hit_blocks", "fetched_tokens"
+)  # fmt: skip
+BLOCKS = 40  # stretches of time that are drawn as wholes: requests that queue together are not independent
+DRAWS = 2_000
+
+
+class Difference(NamedTuple):
+    """How one latency differs from the reference's on the requests that both completed."""
+
+    n: int
+    mean_ms: float
+    median_ms: float
+    ratio: float | None  # mean over the reference's mean
+    low_ms: float | None  # 95 % interval of mean_ms, by a block bootstrap over time; None: too few requests
+    high_ms: float | None
+
+
+class Pairing(NamedTuple):
+    """A run against the reference, request by request."""
+
+    both: int  # completed by both
+    only_reference: int
+    only_this: int
+    differences: Mapping[str, Difference]  # by column; absent where no pair has the number
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs with their metrics, relative to a reference."""
+
+    runs: tuple[Run, ...]
+    labels: tuple[str, ...]
+    metrics: tuple[Mapping[str, Value], ...]
+    reference: int
+    pairs: tuple[Pairing | None, ...]  # None at the reference
+    notices: tuple[str, ...]
+    forced: bool
+
+    def ratio(self, name: str, run: int) -> float | None:
+        """A metric of one run over the reference's; None where either is undefined or the reference's is 0."""
+        mine, base = self.metrics[run][name].value, self.metrics[self.reference][name].value
+        return None if mine is None or not base else mine / base
+
+    @property
+    def completed_alike(self) -> bool:
+        """True when every run completed the same requests."""
+        return all(pair is None or not (pair.only_reference or pair.only_this) for pair in self.pairs)
+
+    def rank(self, name: str) -> list[int]:
+        """Runs from best to worst by one metric; undefined ones last.
+
+        Raises ResultError for a metric without a better side, and for a latency when the runs completed different
+        requests (unless the comparison was forced).
+        """
+        metric = find(name)
+        if metric.better == "none":
+            raise ResultError(f"{metric.name}: neither more nor less of it is better, so runs cannot be ranked by it")
+        if metric.name in LATENCY_NAMES and not self.completed_alike and not self.forced:
+            raise ResultError(
+                f"{metric.name}: the runs completed different requests, and dropping work looks fast; rank by "
+                "request_goodput_ratio, or use --force"
+            )
+        sign = -1 if metric.better == "higher" else 1
+        values = [run[metric.name].value for run in self.metrics]
+        return sorted(range(len(values)), key=lambda i: (values[i] is None, sign * (values[i] or 0)))
+
+
+def compare(runs: Sequence[Run], *, reference: int = 0, force: bool = False) -> Comparison:
+    """Put runs side by side, ``runs[reference]`` as the reference.
+
+    Raises ResultError when there is none, or when trace, block size, SLOs or warm-up differ and ``force`` is off.
+    """
+    if not runs:
+        raise ResultError("nothing to compare: name at least one run")
+    base = runs[reference]
+    labels = tuple(distinct_labels(runs))
+    problems = [line for run in runs for line in _differing(base, run)]
+    if problems and not force:
+        raise ResultError(
+            f"the runs are not comparable: {'; '.join(dict.fromkeys(problems))} (--force compares anyway)"
+        )
+    pairs = tuple(None if i == reference else pair(base, run) for i, run in enumerate(runs))
+    notices = [f"forced: {line}" for line in dict.fromkeys(problems)]
+    notices += _notices(runs, labels, reference, pairs)
+    return Comparison(
+        tuple(runs), labels, tuple(run.metrics() for run in runs), reference, pairs, tuple(notices), force
+    )
+
+
+def _differing(base: Run, run: Run) -> Iterator[str]:
+    for what, (section, key) in SAME_WORK.items():
+        ours, theirs = base.manifest[section].get(key), run.manifest[section].get(key)
+        if ours != theirs:
+            yield f"{what} differs ({_shown(ours)} and {_shown(theirs)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value[:12] if len(value) == 64 else value  # a hash
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+# ---- labels
+
+
+def distinct_labels(runs: Sequence[Run]) -> list[str]:
+    """The policies' labels; runs that share one are told apart by the settings in which they differ, or a number."""
+    labels = [run.label for run in runs]
+    twins = [i for i, label in enumerate(labels) if labels.count(label) > 1]
+    keys = _varying([runs[i].manifest["setup"] for i in twins])
+    settings = {i: ", ".join(f"{key} {_shown(runs[i].manifest['setup'].get(key))}" for key in keys) for i in twins}
+    named = [f"{label} ({settings[i]})" if settings.get(i) else label for i, label in enumerate(labels)]
+    return [
+        f"{label} #{named[: i + 1].count(label)}" if named.count(label) > 1 else label for i, label in enumerate(named)
+    ]
+
+
+def _varying(setups: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not setups:
+        return []
+    return [key for key in setups[0] if key != "policy" and any(setup.get(key) != setups[0][key] for setup in setups)]
+
+
+# ---- pairs
+
+
+def pair(base: Run, run: Run) -> Pairing:
+    """Match two runs by request id and compare the requests that both completed, warm-up left out."""
+    ours, theirs = _matching_rows(base, run)
+    counted = _column(base, "arrival_ms")[ours] >= float(base.manifest["setup"]["warmup_ms"])
+    ours, theirs = ours[counted], theirs[counted]
+    a, b = (_column(base, "status") == "completed")[ours], (_column(run, "status") == "completed")[theirs]
+    both = a & b
+    found = {name: _difference(_column(base, name)[ours][both], _column(run, name)[theirs][both]) for name in PAIRED}
+    differences = {name: difference for name, difference in found.items() if difference is not None}
+    return Pairing(int(both.sum()), int((a & ~b).sum()), int((b & ~a).sum()), differences)
+
+
+def _column(run: Run, name: str) -> NDArray[Any]:
+    column: NDArray[Any] = run.requests.column(name).to_numpy()
+    return column
+
+
+def _matching_rows(base: Run, run: Run) -> tuple[Ints, Ints]:
+    """Row numbers in both runs of the request ids they share."""
+    ours, theirs = base.requests.column("request_id"), run.requests.column("request_id")
+    if ours.equals(theirs):
+        rows = np.arange(len(ours))
+        return rows, rows
+    places = {name: row for row, name in enumerate(theirs.to_pylist())}
+    shared = [(row, places[name]) for row, name in enumerate(ours.to_pylist()) if name in places]
+    matched = np.array(shared, np.int64).reshape(-1, 2)
+    return matched[:, 0], matched[:, 1]
+
+
+def _difference(ours: Floats, theirs: Floats) -> Difference | None:
+    measured = ~np.isnan(ours) & ~np.isnan(theirs)
+    if not measured.any():
+        return None
+    change = (theirs - ours)[measured]
+    base = float(ours[measured].mean())
+    low, high = _interval(change)
+    ratio = float(theirs[measured].mean()) / base if base else None
+    return Difference(len(change), float(change.mean()), float(np.median(change)), ratio, low, high)
+
+
+def _interval(change: Floats) -> tuple[float | None, float | None]:
+    """95 % interval of the mean: whole stretches of time are redrawn, with a fixed seed."""
+    if len(change) < 2 * BLOCKS:
+        return None, None
+    stretches = np.array_split(change, BLOCKS)
+    sums, sizes = (np.array([measure(part) for part in stretches]) for measure in (np.sum, len))
+    drawn = np.random.default_rng(0).integers(0, BLOCKS, (DRAWS, BLOCKS))
+    low, high = np.percentile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), (2.5, 97.5)).tolist()
+    return low, high
+
+
+# ---- what to say about it
+
+
+def _notices(
+    runs: Sequence[Run], labels: Sequence[str], reference: int, pairs: Sequence[Pairing | None]
+) -> Iterator[str]:
+    base = runs[reference]
+    for run, label, paired in zip(runs, labels, pairs, strict=True):
+        if paired is None:
+            continue
+        if decided_alike(base, run):
+            same = f"{label} and {labels[reference]} decided identically on all {len(run.requests):,} requests"
+            yield f"{same}; {advice.pools(base)}{advice.advice(base)}"
+        if paired.only_reference or paired.only_this:
+            yield (
+                f"{label} and {labels[reference]} completed different requests ({paired.only_reference:,} only the "
+                f"reference, {paired.only_this:,} only {label}): their latencies alone do not rank them"
+            )
+    yield from _other_settings(runs)
+
+
+def decided_alike(base: Run, run: Run) -> bool:
+    """True when two runs made every decision alike: where, from which cache, admitted or not."""
+    return base.requests.num_rows == run.requests.num_rows and all(
+        base.requests.column(name).equals(run.requests.column(name)) for name in DECISIONS
+    )
+
+
+def _other_settings(runs: Sequence[Run]) -> Iterator[str]:
+    """Settings in which comparable runs differ: allowed, but to be known."""
+    compared = {key for section, key in SAME_WORK.values() if section == "setup"}
+    setups = [run.manifest["setup"] for run in runs]
+    for key in _varying(setups):
+        if key not in compared and not key.startswith("trace."):
+            yield f"{key} differs between the runs: {', '.join(_shown(setup.get(key)) for setup in setups)}"
+    versions = [str(run.manifest.get("simulator_version")) for run in runs]
+    if len(set(versions)) > 1:
+        yield f"the runs come from different simulator versions: {', '.join(versions)}"

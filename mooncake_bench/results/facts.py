@@ -1,0 +1,245 @@
+"""A run's tables as numpy columns, restricted to the requests that count; what metrics are computed from.
+
+The population is every request that arrived after the warm-up (and, when a table is split, belongs to the group).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mooncake_bench.results.gaps import PS_PER_MS, PooledGaps
+from mooncake_bench.results.steps import Segments, Stays
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from mooncake_bench.results.steps import Bools, Floats, Ints
+
+PERCENTS = (1, 5, 10, 50, 90, 95, 99)
+
+
+class Tables(Protocol):
+    """Whatever holds a run's four tables."""
+
+    @property
+    def requests(self) -> pa.Table: ...
+    @property
+    def timeline(self) -> pa.Table: ...
+    @property
+    def segments(self) -> pa.Table: ...
+    @property
+    def stays(self) -> pa.Table: ...
+
+
+class Rejections(NamedTuple):
+    """How many requests were turned away at one stage for one reason, and their prompts' tokens."""
+
+    stage: str
+    reason: str
+    requests: int
+    input_tokens: int
+
+
+class Summary(NamedTuple):
+    """A distribution: its size and its statistics by name (``mean``, ``p50``, …, ``max``), None when it is empty."""
+
+    samples: int
+    statistics: Mapping[str, float | None]
+
+
+EMPTY = Summary(0, dict.fromkeys(["mean", "max", *(f"p{percent}" for percent in PERCENTS)]))
+
+
+def summarise(values: Floats) -> Summary:
+    """Mean, percentiles (numpy ``linear``) and maximum of some numbers without nan."""
+    if not len(values):
+        return EMPTY
+    percentiles = np.percentile(values, PERCENTS).tolist()
+    statistics = {f"p{percent}": value for percent, value in zip(PERCENTS, percentiles, strict=True)}
+    return Summary(len(values), {"mean": float(values.mean()), "max": float(values.max()), **statistics})
+
+
+class Facts:
+    """What metrics read: columns of the counted requests, sums over them, and the pools' busy time."""
+
+    def __init__(self, manifest: Mapping[str, Any], tables: Tables, where: Bools | None = None) -> None:
+        self.manifest = manifest
+        self._tables = tables
+        self.whole = where is None  # False: a group of the requests, for which the pools have no numbers
+        arrival = tables.requests.column("arrival_ms").to_numpy()
+        self.counted: Bools = arrival >= float(manifest["setup"]["warmup_ms"])
+        if where is not None:
+            self.counted = self.counted & where
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._summaries: dict[str, Summary] = {}
+
+    def all_rows(self, name: str) -> NDArray[Any]:
+        """One column over every row; null numbers are nan."""
+        if name not in self._columns:
+            column = self._tables.requests.column(name)
+            self._columns[name] = column.to_numpy()
+        return self._columns[name]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One column of the counted requests; null numbers are nan, null truths None."""
+        return self.all_rows(name)[self.counted]
+
+    def true(self, name: str) -> Bools:
+        """Where a column of truths says true; null is not."""
+        return np.asarray(self.column(name) == True, np.bool_)  # noqa: E712 - null stays out
+
+    def status(self, word: str) -> Bools:
+        """Which counted requests have this status."""
+        return np.asarray(self.column("status") == word, np.bool_)
+
+    @cached_property
+    def completed(self) -> Bools:
+        """Which counted requests completed."""
+        return self.status("completed")
+
+    @cached_property
+    def offered(self) -> int:
+        """How many requests count."""
+        return int(self.counted.sum())
+
+    def sum(self, name: str, where: Bools | None = None) -> float | None:
+        """Sum over the counted requests that have the number (and are in ``where``); None when none has."""
+        values = self.column(name)
+        values = values if where is None else values[where]
+        values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+        return values.sum().item() if len(values) else None
+
+    def summary(self, name: str) -> Summary:
+        """The distribution of a column, or of ``itl_ms``, over the completed requests."""
+        if name not in self._summaries:
+            self._summaries[name] = self._itl() if name == "itl_ms" else summarise(self._completed_values(name))
+        return self._summaries[name]
+
+    def _completed_values(self, name: str) -> Floats:
+        if name == "output_speed_tokens_per_s":
+            return 1000 / self._completed_values("tpot_ms")
+        if name == "ttft_error_ms":
+            values = np.abs(self.column("ttft_ms") - self.column("predicted_ttft_ms"))
+        else:
+            values = self.column(name)
+        mine: Floats = values[self.completed]
+        return mine[~np.isnan(mine)]
+
+    def _itl(self) -> Summary:
+        wanted = np.zeros(len(self.counted), np.bool_)
+        wanted[self.counted] = self.completed
+        exclude = self.manifest["setup"]["slo.first_gap"] == "exclude"
+        pool = PooledGaps(self.segments, self.stays, self._gap_ps, wanted, exclude_first=exclude)
+        values = zip(PERCENTS, pool.percentiles_ms(PERCENTS), strict=True)
+        statistics = {f"p{percent}": value for percent, value in values}
+        return Summary(pool.count, {"mean": pool.mean_ms(), "max": pool.max_ms(), **statistics})
+
+    def rejections(self) -> list[Rejections]:
+        """The rejected requests by stage and reason, most frequent first."""
+        rejected = self.status("rejected")
+        names = list(zip(self.column("reject_stage")[rejected], self.column("reject_reason")[rejected], strict=True))
+        tokens = self.column("input_tokens")[rejected].tolist()
+        found: dict[tuple[str, str], list[int]] = {}
+        for name, count in zip(names, tokens, strict=True):
+            found.setdefault(name, []).append(count)
+        groups = [Rejections(stage, reason, len(each), sum(each)) for (stage, reason), each in found.items()]
+        return sorted(groups, key=lambda group: (-group.requests, group.stage, group.reason))
+
+    # time
+
+    @cached_property
+    def first_arrival_ms(self) -> float | None:
+        """When the first counted request arrived."""
+        return float(self.column("arrival_ms").min()) if self.offered else None
+
+    @cached_property
+    def last_arrival_ms(self) -> float | None:
+        """When the last counted request arrived."""
+        return float(self.column("arrival_ms").max()) if self.offered else None
+
+    @cached_property
+    def duration_ms(self) -> float | None:
+        """First arrival to last end (of an interrupted replay: to where it stopped); None when it is 0."""
+        if self.first_arrival_ms is None:
+            return None
+        ends = self.column("end_ms")
+        known = ends[~np.isnan(ends)]
+        last = float(known.max()) if len(known) else self.first_arrival_ms
+        if self.manifest["status"] == "interrupted":
+            last = float(self.manifest["horizon_ms"])
+        return last - self.first_arrival_ms or None
+
+    @cached_property
+    def arrival_span_ms(self) -> float | None:
+        """First arrival to last arrival; None when it is 0."""
+        if self.first_arrival_ms is None or self.last_arrival_ms is None:
+            return None
+        return self.last_arrival_ms - self.first_arrival_ms or None
+
+    def per_second(self, amount: float | None) -> float | None:
+        """An amount over the duration, per second."""
+        return None if amount is None or self.duration_ms is None else amount / self.duration_ms * 1000
+
+    # the pools
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The decode segments."""
+        return Segments.of(_arrays(self._tables.segments))
+
+    @cached_property
+    def _stay_columns(self) -> dict[str, Ints]:
+        return _arrays(self._tables.stays)
+
+    @cached_property
+    def stays(self) -> Stays:
+        """The stays (stored in their own order, which is kept)."""
+        return Stays.of(self._stay_columns, self.segments)
+
+    @property
+    def _gap_ps(self) -> Ints:
+        return self._stay_columns["gap_ps"]
+
+    def busy_ratio(self, pool: str) -> float | None:
+        """Share of the arrival span that the instances of a pool (``prefill`` or ``decode``) spend working."""
+        if self.arrival_span_ms is None or self.first_arrival_ms is None or self.last_arrival_ms is None:
+            return None
+        start, end = self._prefill_spans() if pool == "prefill" else self._decode_spans()
+        inside = np.minimum(end, self.last_arrival_ms) - np.maximum(start, self.first_arrival_ms)
+        instances = int(self.manifest["cluster"][f"{pool}_instances"])
+        return float(np.maximum(inside, 0).sum() / (self.arrival_span_ms * instances))
+
+    def _prefill_spans(self) -> tuple[Floats, Floats]:
+        start = self.all_rows("arrival_ms") + self.all_rows("queue_ms") + self.all_rows("fetch_ms")
+        spent = self.all_rows("prefill_ms")
+        ran = ~np.isnan(start)
+        end = np.where(np.isnan(spent), float(self.manifest["horizon_ms"]), start + spent)
+        return start[ran], end[ran]
+
+    def _decode_spans(self) -> tuple[Floats, Floats]:
+        return self.segments.start_ps / PS_PER_MS, self.segments.end_ps / PS_PER_MS
+
+    def load(self, name: str) -> Floats:
+        """A column of the timeline over the arrival span of the counted requests."""
+        timeline = self._tables.timeline
+        if self.first_arrival_ms is None or self.last_arrival_ms is None:
+            return np.zeros(0)
+        time = timeline.column("time_ms").to_numpy()
+        inside = (time >= self.first_arrival_ms) & (time <= self.last_arrival_ms)
+        values: Floats = timeline.column(name).to_numpy()[inside]
+        return values
+
+    def counter(self, name: str) -> int | float | None:
+        """One of the simulator's own counters, over the whole run."""
+        value: int | float | None = self.manifest["counters"].get(name)
+        return value
+
+
+def _arrays(table: pa.Table) -> dict[str, Ints]:
+    return {name: table.column(name).to_numpy() for name in table.column_names}

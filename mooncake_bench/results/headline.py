@@ -1,0 +1,64 @@
+"""What a run was, in a few lines: the head of every report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.results.words import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mooncake_bench.results.run import Run
+
+TBT_WORDS = {
+    "tail10": "mean of a request's longest 10 % of token gaps",
+    "max": "a request's longest token gap",
+    "mean": "mean of a request's token gaps",
+    "p99": "99th percentile of a request's token gaps",
+}
+
+
+def headline(run: Run) -> list[str]:
+    """Trace and rate, cluster, cost and its measured error, SLOs and what policies see: one line each."""
+    setup = run.manifest["setup"]
+    return [_trace(run, setup), _cluster(run, setup), _cost(run.manifest["cost"]), _rules(setup)]
+
+
+def _trace(run: Run, setup: Mapping[str, Any]) -> str:
+    trace, values = run.manifest["trace"], run.metrics()
+    span, rate = values["duration_ms"].value, values["offered_rps"].value
+    text = f"trace {trace['name']} (sha256 {trace['sha256'][:12]}): {trace['requests']:,} requests"
+    if span is not None:
+        text += f" in {span / 1000:,.0f} s"
+    text += f", speedup {setup['speedup']:g}"
+    return text + (f" = {rate:.3g} requests/s" if rate is not None else "")
+
+
+def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
+    gpus = run.manifest["cluster"]["gpus_per_instance"]
+    blocks = run.manifest["trace"]["block_tokens"]
+    return (
+        f"cluster {setup['cluster']} ({gpus} GPUs each): {setup['model']} on {setup['node']}, "
+        f"engine {setup['engine']}, pool {setup['pool.blocks']:,} blocks of {blocks} tokens a prefill node"
+    )
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    version = str(cost["version"])
+    return f"cost {cost['name']} {'' if version.startswith('v') else 'v'}{version}, error: {cost['error']}"
+
+
+def _rules(setup: Mapping[str, Any]) -> str:
+    first = "first gap included" if setup["slo.first_gap"] == "include" else "first gap left out"
+    parts = [
+        f"SLO TTFT {duration(setup['slo.ttft_ms'])}, TBT {duration(setup['slo.tbt_ms'])} "
+        f"({TBT_WORDS[setup['slo.tbt_metric']]}, {first})",
+        f"view {setup['view']}",
+        f"seed {setup['seed']}",
+    ]
+    if setup["estimate_error"]:
+        parts.append(f"estimate error {setup['estimate_error']:g}")
+    if setup["warmup_ms"]:
+        parts.append(f"warm-up {duration(setup['warmup_ms'])}")
+    return "; ".join(parts)

@@ -1,0 +1,293 @@
+"""From what the simulator kept to one row a request, with the names, units and nulls that readers rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mooncake_bench.results.gaps import PS_PER_MS, gap_stats
+from mooncake_bench.results.steps import SEGMENT_COLUMNS, STAY_COLUMNS, Segments, Stays
+from mooncake_bench.trace.model import NO_SESSION
+from mooncake_bench.trace.stats import ceiling_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mooncake_bench.results.gaps import GapStats
+    from mooncake_bench.results.steps import Bools, Floats, Ints
+    from mooncake_bench.sim.replay import Replay
+
+UNFINISHED, COMPLETED, REJECTED, FAILED = range(4)
+STATUSES = ("unfinished", "completed", "rejected", "failed")
+STAGES = ("none", "arrival", "prefill", "decode")
+AT_ARRIVAL = 1
+
+REQUESTS = pa.schema(
+    [
+        ("request_id", pa.string()),
+        ("arrival_ms", pa.float64()),
+        ("input_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+        ("status", pa.string()),
+        ("reject_stage", pa.string()),
+        ("reject_reason", pa.string()),
+        ("prefill_instance", pa.int32()),
+        ("decode_instance", pa.int32()),
+        ("hit_tokens", pa.int64()),
+        ("hit_blocks", pa.int64()),
+        ("fetched_tokens", pa.int64()),
+        ("queue_ms", pa.float64()),
+        ("fetch_ms", pa.float64()),
+        ("prefill_ms", pa.float64()),
+        ("kv_transfer_ms", pa.float64()),
+        ("decode_wait_ms", pa.float64()),
+        ("ttft_ms", pa.float64()),
+        ("first_gap_ms", pa.float64()),
+        ("tpot_ms", pa.float64()),
+        ("tbt_ms", pa.float64()),
+        ("tbt_max_ms", pa.float64()),
+        ("e2e_ms", pa.float64()),
+        ("prefill_gpu_ms", pa.float64()),
+        ("wasted_prefill_tokens", pa.int64()),
+        ("preemptions", pa.int32()),
+        ("slo_ttft_ok", pa.bool_()),
+        ("slo_tbt_ok", pa.bool_()),
+        ("slo_ok", pa.bool_()),
+        ("predicted_ttft_ms", pa.float64()),
+        ("predicted_tbt_ms", pa.float64()),
+        # beyond the common columns
+        ("computed_tokens", pa.int64()),
+        ("ceiling_tokens", pa.int64()),
+        ("end_ms", pa.float64()),
+        ("session_id", pa.int64()),
+        ("priority", pa.int64()),
+    ]
+)
+SEGMENTS = pa.schema([(name, pa.int64()) for name in SEGMENT_COLUMNS])
+STAYS = pa.schema([(name, pa.int64()) for name in (*STAY_COLUMNS, "gap_ps")])
+
+
+@dataclass(frozen=True)
+class Records:
+    """What one replay left, derived once: the geometry of its decoding, and each request's gaps and cache ceiling."""
+
+    replay: Replay
+    segments: Segments
+    stays: Stays
+    gap_ps: Ints  # gap that ends with the first step of each stay
+    ceiling_tokens: Ints  # infinite-cache prefix; -1: the request was never routed
+
+    @classmethod
+    def of(cls, replay: Replay) -> Records:
+        """Locate the stays and compute the ceilings. Cheap next to the replay; checks nothing."""
+        segments = Segments.of(replay.segments)
+        stays = Stays.of(replay.stays, segments)
+        gap_ps = stays.gap_ps(segments, replay.columns["first_token_ps"])
+        ceiling = ceiling_tokens(replay.trace, np.flatnonzero(routed(replay.columns)))
+        return cls(replay, segments, stays, gap_ps, ceiling)
+
+    def gap_stats(self) -> GapStats:
+        """Token gaps of the completed requests, as the setup's SLO wants them."""
+        setup = self.replay.setup
+        return gap_stats(
+            self.segments, self.stays, self.gap_ps, self.replay.columns["status"] == COMPLETED,
+            exclude_first=setup.first_gap == "exclude", p99=setup.tbt_metric == "p99",
+        )  # fmt: skip
+
+    def requests(self) -> pa.Table:
+        """One row a request, trace order, columns as in :data:`REQUESTS`."""
+        columns = _Columns(self)
+        return pa.table([columns.arrow(field) for field in REQUESTS], schema=REQUESTS)
+
+    def segment_table(self) -> pa.Table:
+        """The decode segments, as :data:`SEGMENTS`."""
+        return pa.table({name: getattr(self.segments, name) for name in SEGMENT_COLUMNS}, schema=SEGMENTS)
+
+    def stay_table(self) -> pa.Table:
+        """The stays of at least one step, as :data:`STAYS`."""
+        stays = {name: getattr(self.stays, name) for name in STAY_COLUMNS}
+        return pa.table(stays | {"gap_ps": self.gap_ps}, schema=STAYS)
+
+
+def routed(columns: dict[str, Any]) -> Bools:
+    """Requests that were admitted at arrival and given a prefill instance."""
+    there: Bools = (columns["prefill_instance"] >= 0) & (columns["reject_stage"] != AT_ARRIVAL)
+    return there
+
+
+class _Columns:
+    """The columns of a requests table, each a method or a rule; ``None`` stands for undefined."""
+
+    def __init__(self, records: Records) -> None:
+        replay = records.replay
+        self.replay, self.trace, self.raw = replay, replay.trace, replay.columns
+        self.ceiling = records.ceiling_tokens
+        self.gaps = records.gap_stats()
+        self.rows = len(replay.trace)
+        status = self.raw["status"]
+        self.completed = status == COMPLETED
+        self.open = self.completed | (status == UNFINISHED)  # its latencies count, or may yet
+        self.routed = routed(self.raw)
+        self.prefilled = self.raw["start_ps"] >= 0  # its prefill began: what it hit and computes is known
+
+    def arrow(self, field: pa.Field) -> pa.Array:
+        """One column of the table, typed as its field."""
+        made = getattr(self, field.name)()
+        if isinstance(made, pa.Array):
+            return made
+        values, valid = made
+        return pa.array(values, type=field.type, mask=None if valid is None else ~valid)
+
+    def _span(self, later: str, earlier: str, where: Bools | None = None) -> tuple[Floats, Bools]:
+        """Milliseconds from one moment to another, where both came."""
+        a, b = self.raw[f"{earlier}_ps"], self.raw[f"{later}_ps"]
+        valid = (a >= 0) & (b >= 0)
+        return (b - a) / PS_PER_MS, valid if where is None else valid & where
+
+    # what it is
+
+    def request_id(self) -> pa.Array:
+        if self.trace.request_id is not None:
+            return pa.array(self.trace.request_id, pa.string())
+        return pa.array(np.arange(self.rows)).cast(pa.string())
+
+    def arrival_ms(self) -> tuple[Floats, None]:
+        return self.raw["arrival_ps"] / PS_PER_MS, None
+
+    def input_tokens(self) -> tuple[Ints, None]:
+        return self.trace.input_tokens, None
+
+    def output_tokens(self) -> tuple[Ints, None]:
+        return self.trace.output_tokens, None
+
+    def session_id(self) -> tuple[Ints, Bools]:
+        sessions = self.trace.session_id
+        return self._absent() if sessions is None else (sessions, sessions != NO_SESSION)
+
+    def priority(self) -> tuple[Ints, Bools | None]:
+        return self._absent() if self.trace.priority is None else (self.trace.priority, None)
+
+    def _absent(self) -> tuple[Ints, Bools]:
+        return np.zeros(self.rows, np.int64), np.zeros(self.rows, np.bool_)
+
+    # what became of it
+
+    def status(self) -> pa.Array:
+        return _words(self.raw["status"], STATUSES)
+
+    def reject_stage(self) -> pa.Array:
+        stage = self.raw["reject_stage"]
+        return _words(stage, STAGES, stage > 0)
+
+    def reject_reason(self) -> pa.Array:
+        reason = self.raw["reject_reason"]
+        return _words(reason, self.replay.reasons, reason >= 0)
+
+    def prefill_instance(self) -> tuple[Ints, Bools]:
+        return self.raw["prefill_instance"], self.routed
+
+    def decode_instance(self) -> tuple[Ints, Bools]:
+        return self.raw["decode_instance"], self.routed & (self.raw["decode_instance"] >= 0)
+
+    def end_ms(self) -> tuple[Floats, Bools]:
+        return self.raw["end_ps"] / PS_PER_MS, self.raw["end_ps"] >= 0
+
+    def preemptions(self) -> tuple[Ints, None]:
+        return self.raw["preemptions"], None
+
+    # what the cache did for it
+
+    def hit_tokens(self) -> tuple[Ints, Bools]:
+        return self.raw["hit_tokens"], self.prefilled
+
+    def hit_blocks(self) -> tuple[Ints, Bools]:
+        return self.raw["hit_blocks"], self.prefilled
+
+    def fetched_tokens(self) -> tuple[Ints, Bools]:
+        return self.raw["fetched_tokens"], self.prefilled
+
+    def computed_tokens(self) -> tuple[Ints, Bools]:
+        return self.raw["computed_tokens"], self.prefilled
+
+    def ceiling_tokens(self) -> tuple[Ints, Bools]:
+        return self.ceiling, self.ceiling >= 0
+
+    def prefill_gpu_ms(self) -> tuple[Floats, Bools]:
+        return self.raw["prefill_ps"] / PS_PER_MS, self.prefilled
+
+    def wasted_prefill_tokens(self) -> tuple[Ints, Bools]:
+        lost = ~self.completed & self.prefilled
+        return np.where(lost, self.raw["computed_tokens"], 0), self.raw["status"] != UNFINISHED
+
+    # when things happened to it
+
+    def queue_ms(self) -> tuple[Floats, Bools]:
+        return self._span("head", "arrival")
+
+    def fetch_ms(self) -> tuple[Floats, Bools]:
+        return self._span("start", "head")
+
+    def prefill_ms(self) -> tuple[Floats, Bools]:
+        return self._span("first_token", "start")
+
+    def kv_transfer_ms(self) -> tuple[Floats, Bools]:
+        return self._span("kv_arrival", "first_token")
+
+    def decode_wait_ms(self) -> tuple[Floats, Bools]:
+        return self._span("join", "kv_arrival")
+
+    # what its user saw: nothing, when it was rejected or failed
+
+    def ttft_ms(self) -> tuple[Floats, Bools]:
+        return self._span("first_token", "arrival", self.open)
+
+    def first_gap_ms(self) -> tuple[Floats, Bools]:
+        return self._span("second_token", "first_token", self.open)
+
+    def e2e_ms(self) -> tuple[Floats, Bools]:
+        return self._span("end", "arrival", self.completed)
+
+    def tpot_ms(self) -> tuple[Floats, Bools]:
+        spent, valid = self._span("end", "first_token", self.completed)
+        gaps = self.trace.output_tokens - 1
+        return spent / np.maximum(gaps, 1), valid & (gaps > 0)
+
+    def tbt_ms(self) -> tuple[Floats, Bools]:
+        return _defined(self.gaps.metric_ms("tail10"))
+
+    def tbt_max_ms(self) -> tuple[Floats, Bools]:
+        return _defined(self.gaps.metric_ms("max"))
+
+    # against its SLOs
+
+    def slo_ttft_ok(self) -> tuple[Bools, Bools]:
+        ttft, valid = self.ttft_ms()
+        return ttft <= self.replay.setup.slo_ttft_ms, valid & self.completed
+
+    def slo_tbt_ok(self) -> tuple[Bools, Bools]:
+        judged, valid = _defined(self.gaps.metric_ms(self.replay.setup.tbt_metric))
+        return judged <= self.replay.setup.slo_tbt_ms, valid
+
+    def slo_ok(self) -> tuple[Bools, Bools]:
+        """Completed within every SLO that could be measured; not known before it has ended."""
+        (ttft, _), (tbt, measured) = self.slo_ttft_ok(), self.slo_tbt_ok()
+        return self.completed & ttft & (tbt | ~measured), self.raw["status"] != UNFINISHED
+
+    def predicted_ttft_ms(self) -> tuple[Floats, Bools]:
+        return _defined(self.raw["predicted_ttft_ms"])
+
+    def predicted_tbt_ms(self) -> tuple[Floats, Bools]:
+        return _defined(self.raw["predicted_tbt_ms"])
+
+
+def _defined(values: Floats) -> tuple[Floats, Bools]:
+    return values, np.isfinite(values)
+
+
+def _words(codes: Ints, words: Sequence[str], valid: Bools | None = None) -> pa.Array:
+    """Codes as strings, null where not valid."""
+    index = pa.array(codes.astype(np.int32), mask=None if valid is None else ~valid)
+    return pa.DictionaryArray.from_arrays(index, pa.array(words, pa.string())).cast(pa.string())

@@ -1,0 +1,222 @@
+"""Both pools over time: sampled load, queues and batches, and what happened in each interval.
+
+A row stands for the interval from ``time_ms`` to the next row. Loads, queues and batches are the state at its start
+(just after everything that happened at that instant); utilisations and counts are over the interval. Integer ps until
+the last division, so that two runs of one replay give the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from mooncake_bench.results.gaps import PS_PER_MS
+from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STAGES, routed
+from mooncake_bench.results.steps import elapsed_ps
+
+if TYPE_CHECKING:
+    from mooncake_bench.results.records import Records
+    from mooncake_bench.results.steps import Bools, Floats, Ints, Segments
+
+SAMPLES = 2_000
+MOST_CELLS = 4_000_000  # samples x decode instances worked on at once
+TIMELINE = pa.schema(
+    [
+        ("time_ms", pa.float64()),
+        ("prefill_load_ratio", pa.float64()),
+        ("decode_load_ratio", pa.float64()),
+        ("prefill_utilisation_ratio", pa.float64()),
+        ("decode_utilisation_ratio", pa.float64()),
+        ("queued_requests", pa.int64()),
+        ("prefilling_requests", pa.int64()),
+        ("transferring_requests", pa.int64()),
+        ("waiting_requests", pa.int64()),
+        ("decoding_requests", pa.int64()),
+        ("decoding_tokens", pa.int64()),
+        ("arrived_requests", pa.int64()),
+        ("completed_requests", pa.int64()),
+        ("rejected_arrival_requests", pa.int64()),
+        ("rejected_prefill_requests", pa.int64()),
+        ("rejected_decode_requests", pa.int64()),
+        ("failed_requests", pa.int64()),
+    ]
+)
+
+
+def interval_ms(horizon_ms: float, instances: int = 1) -> float:
+    """The shortest of 1, 2, 5, 10, … ms with at most 2,000 samples in ``horizon_ms``, or fewer for many instances."""
+    samples = max(50, min(SAMPLES, MOST_CELLS // max(instances, 1)))
+    steps = (digit * 10.0**power for power in range(15) for digit in (1, 2, 5))
+    return next(step for step in steps if horizon_ms <= step * samples)
+
+
+def timeline(records: Records, interval: float | None = None) -> pa.Table:
+    """The sampled run, as :data:`TIMELINE`; ``interval`` in ms, None chooses one."""
+    replay = records.replay
+    chosen = interval or interval_ms(replay.horizon_ps / PS_PER_MS, int(replay.is_decode.sum()))
+    clock = _Clock(round(chosen * PS_PER_MS), replay.horizon_ps)
+    columns = {
+        "time_ms": clock.times_ps / PS_PER_MS,
+        "prefill_load_ratio": _prefill_load(records, clock),
+        **_decode_state(records, clock),
+        **_utilisations(records, clock),
+        **_states(records, clock),
+        **_counts(records, clock),
+    }
+    return pa.table([pa.array(columns[field.name], field.type) for field in TIMELINE], schema=TIMELINE)
+
+
+class _Clock:
+    """Sample times 0, d, 2d, … up to the horizon, and sums over what covers them."""
+
+    def __init__(self, step_ps: int, horizon_ps: int) -> None:
+        self.step_ps = step_ps
+        self.samples = horizon_ps // step_ps + 1
+        self.times_ps = np.arange(self.samples) * step_ps
+
+    def from_time(self, time_ps: Ints) -> Ints:
+        """Index of the first sample at or after each time."""
+        return np.clip(-(-time_ps // self.step_ps), 0, self.samples)
+
+    def interval_of(self, time_ps: Ints) -> Ints:
+        """Index of the interval that holds each time."""
+        return np.clip(time_ps // self.step_ps, 0, self.samples - 1)
+
+    def stack(self, since_ps: Ints, until_ps: Ints, amount: Ints | int = 1) -> Ints:
+        """At each sample, the sum of ``amount`` over the spans [since, until) that hold it."""
+        change = np.zeros(self.samples + 1, np.int64)
+        amounts = np.broadcast_to(np.asarray(amount, np.int64), since_ps.shape)
+        np.add.at(change, self.from_time(since_ps), amounts)
+        np.subtract.at(change, self.from_time(np.maximum(until_ps, since_ps)), amounts)
+        return np.cumsum(change[:-1])
+
+    def remaining(self, since_ps: Ints, until_ps: Ints) -> Ints:
+        """At each sample, the sum of ``until - now`` over the spans [since, until) that hold it, ps."""
+        ends = self.stack(since_ps, until_ps, until_ps)  # sums may wrap around; their difference is exact
+        return ends - self.stack(since_ps, until_ps) * self.times_ps
+
+    def busy_ratio(self, since_ps: Ints, until_ps: Ints, servers: int) -> Floats:
+        """Share of each interval that ``servers`` servers spend inside the spans."""
+        edges = np.append(self.times_ps, self.samples * self.step_ps)
+        busy = np.diff(time_since(since_ps, edges) - time_since(until_ps, edges))
+        return busy / (self.step_ps * servers)
+
+    def count(self, time_ps: Ints) -> Ints:
+        """How many of the times fall in each interval."""
+        return np.bincount(self.interval_of(time_ps), minlength=self.samples).astype(np.int64)
+
+
+def time_since(moments_ps: Ints, edges_ps: Ints) -> Ints:
+    """For each edge, the sum of ``edge - moment`` over the moments before it."""
+    ordered = np.sort(moments_ps)
+    sums = np.concatenate(([0], np.cumsum(ordered)))
+    before = np.searchsorted(ordered, edges_ps, "left")
+    return before * edges_ps - sums[before]
+
+
+def _prefill_load(records: Records, clock: _Clock) -> Floats:
+    """Work routed to the prefill pool and not yet done, per instance, over the TTFT SLO.
+
+    Queued prefills, the remainder of the running ones, and of the fetches that an instance idles for (rule 5); only
+    prefills that really ran are known.
+    """
+    replay = records.replay
+    ran = replay.columns["start_ps"] >= 0
+    arrival, head, start, spent = (
+        replay.columns[name][ran] for name in ("arrival_ps", "head_ps", "start_ps", "prefill_ps")
+    )
+    work = clock.stack(arrival, start, spent) + clock.remaining(head, start) + clock.remaining(start, start + spent)
+    return work / (int(replay.is_prefill.sum()) * replay.setup.slo_ttft_ms * PS_PER_MS)
+
+
+def _decode_state(records: Records, clock: _Clock) -> dict[str, Floats | Ints]:
+    """The decode pool's batch, and its load: mean over instances of the larger of step / TBT SLO and context / VRAM."""
+    replay, segments = records.replay, records.segments
+    segment, sample = _covered(segments, clock)
+    step = steps_done(segments, segment, clock.times_ps[sample] - segments.start_ps[segment])
+    step_ms = (segments.step_ps[segment] + segments.growth_ps[segment] * step) / PS_PER_MS
+    tokens = segments.tokens[segment] + segments.batch[segment] * step
+    share = tokens / replay.vram_tokens[segments.instance[segment]]
+    load = np.maximum(step_ms / replay.setup.slo_tbt_ms, share)
+    batch = np.bincount(sample, segments.batch[segment], clock.samples)
+    return {
+        "decode_load_ratio": np.bincount(sample, load, clock.samples) / int(replay.is_decode.sum()),
+        "decoding_requests": batch.astype(np.int64),
+        "decoding_tokens": np.bincount(sample, tokens, clock.samples).astype(np.int64),
+    }
+
+
+def _covered(segments: Segments, clock: _Clock) -> tuple[Ints, Ints]:
+    """Every pair (segment, sample within it)."""
+    first, after = clock.from_time(segments.start_ps), clock.from_time(segments.end_ps)
+    counts = after - first
+    segment = np.repeat(np.arange(len(segments)), counts)
+    return segment, np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts) + first[segment]
+
+
+def steps_done(segments: Segments, at: Ints, gone_ps: Ints) -> Ints:
+    """Whole steps that the segments ``at`` have done so long after their start: a float root, corrected in integers."""
+    step, growth = segments.step_ps[at], segments.growth_ps[at]
+    half = step - 0.5 * growth
+    root = 2.0 * gone_ps / (half + np.sqrt(half * half + 2.0 * growth * gone_ps))
+    done: Ints = root.astype(np.int64)
+    done -= elapsed_ps(done, step, growth) > gone_ps
+    done += elapsed_ps(done + 1, step, growth) <= gone_ps
+    return done
+
+
+def _utilisations(records: Records, clock: _Clock) -> dict[str, Floats]:
+    replay, segments = records.replay, records.segments
+    start, end = busy_prefill(records)
+    return {
+        "prefill_utilisation_ratio": clock.busy_ratio(start, end, int(replay.is_prefill.sum())),
+        "decode_utilisation_ratio": clock.busy_ratio(segments.start_ps, segments.end_ps, int(replay.is_decode.sum())),
+    }
+
+
+def busy_prefill(records: Records) -> tuple[Ints, Ints]:
+    """Start and end of every prefill, ps; one still running when the replay stopped ends there."""
+    raw = records.replay.columns
+    ran = raw["start_ps"] >= 0
+    start, first_token = raw["start_ps"][ran], raw["first_token_ps"][ran]
+    return start, np.where(first_token >= 0, first_token, records.replay.horizon_ps)
+
+
+def _states(records: Records, clock: _Clock) -> dict[str, Ints]:
+    """How many requests are where at each sample."""
+    raw = records.replay.columns
+    there = routed(raw)
+    stays, segments = records.stays, records.segments
+    arrival, start, first_token, kv, join, end = (
+        raw[f"{name}_ps"] for name in ("arrival", "start", "first_token", "kv_arrival", "join", "end")
+    )
+    pauses = np.flatnonzero(~stays.opens)  # preempted: from the end of one stay to the next
+    preempted = clock.stack(stays.end_ps(segments)[pauses - 1], stays.join_ps[pauses]) if len(pauses) else 0
+    return {
+        "queued_requests": _between(clock, there, arrival, start, end),
+        "prefilling_requests": _between(clock, start >= 0, start, first_token, end),
+        "transferring_requests": _between(clock, first_token >= 0, first_token, kv, end),
+        "waiting_requests": _between(clock, kv >= 0, kv, join, end) + preempted,
+    }
+
+
+def _between(clock: _Clock, where: Bools, since: Ints, until: Ints, end: Ints) -> Ints:
+    """Requests that are past ``since`` and not yet at ``until``, nor at their end; one that reaches neither stays."""
+    forever = np.int64(clock.samples * clock.step_ps + 1)
+    stop = np.where(until >= 0, until, np.where(end >= 0, end, forever))
+    return clock.stack(since[where], stop[where])
+
+
+def _counts(records: Records, clock: _Clock) -> dict[str, Ints]:
+    """What happened in each interval."""
+    raw = records.replay.columns
+    came = raw["arrival_ps"] <= records.replay.horizon_ps  # the others come after an interruption
+    counts = {"arrived_requests": clock.count(raw["arrival_ps"][came])}
+    for name, code in (("completed_requests", COMPLETED), ("failed_requests", FAILED)):
+        counts[name] = clock.count(raw["end_ps"][raw["status"] == code])
+    for code, stage in enumerate(STAGES[1:], start=1):
+        dropped = (raw["status"] == REJECTED) & (raw["reject_stage"] == code)
+        counts[f"rejected_{stage}_requests"] = clock.count(raw["end_ps"][dropped])
+    return counts

@@ -1,0 +1,52 @@
+"""Numbers as people read them; an undefined one is a dash."""
+
+from __future__ import annotations
+
+DASH = "–"
+
+
+def integer(value: float | None) -> str:
+    """A count with thousands separators."""
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def decimal(value: float | None, digits: int = 2) -> str:
+    """A number with fixed decimals."""
+    return DASH if value is None else f"{value:,.{digits}f}"
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds: whole above 1,000, else so many decimals that three digits show."""
+    if value is None:
+        return DASH
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def share(ratio: float | None) -> str:
+    """A ratio as a percentage that says 0 or 100 only when it is exactly that."""
+    if ratio is None:
+        return DASH
+    text = f"{100 * ratio:.1f} %"
+    if text == "100.0 %" and ratio < 1:
+        return "> 99.9 %"
+    return "< 0.1 %" if text == "0.0 %" and ratio > 0 else text
+
+
+def factor(ratio: float | None) -> str:
+    """A value over the reference's."""
+    return DASH if ratio is None else f"{ratio:.2f}×" if ratio < 100 else f"{ratio:,.0f}×"
+
+
+def duration(ms: float) -> str:
+    """A duration in the unit a person would use."""
+    return f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms"
+
+
+def size(count: float | None) -> str:
+    """Bytes with a decimal prefix."""
+    if count is None:
+        return DASH
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:g} B"

@@ -1,0 +1,188 @@
+"""The scheduler's seat: asks the policies, checks every answer, and turns it into a plan for one request."""
+
+from __future__ import annotations
+
+from math import isfinite
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mooncake_bench.api import Admission, Policy, Route, Router
+from mooncake_bench.errors import PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mooncake_bench.hardware.cost import CostModel
+    from mooncake_bench.sim.job import Job
+    from mooncake_bench.sim.view import View
+
+PS_PER_MS = 1e9
+
+
+def overrides(policy: object, base: type, method: str) -> bool:
+    """Whether a policy has its own version of an optional hook."""
+    return getattr(type(policy), method, None) is not getattr(base, method)
+
+
+class Brain:
+    """Router and admission behind one door. Decisions that cannot be carried out name the policy and the reason."""
+
+    def __init__(
+        self,
+        router: Router,
+        admission: Admission,
+        view: View,
+        cost: CostModel,
+        prefill: Sequence[int],
+        decode: Sequence[int],
+    ) -> None:
+        self.router = router
+        self.admission = admission
+        self.view = view
+        self.cost = cost
+        self._prefill = frozenset(prefill)
+        self._decode = frozenset(decode)
+        self._instances = len(cost.nic_bytes_per_s)
+        self._block = view.block_tokens
+        self.reasons: dict[str, int] = {}
+        self.orders = overrides(router, Router, "order")
+        self.decides_late = overrides(router, Router, "late_decode")
+        self._checks_prefill = overrides(admission, Admission, "reject_prefill")
+        self._checks_decode = overrides(admission, Admission, "reject_decode")
+        policies: list[Policy] = [router] if router is admission else [router, admission]  # type: ignore[comparison-overlap]
+        self._listeners = [policy.on_event for policy in policies if overrides(policy, Policy, "on_event")]
+
+    # arrival
+
+    def decide(self, job: Job, now: int) -> str | None:
+        """Route a request; the reason when the admission turns it away."""
+        request, view = job.request, self.view
+        view.at(now, request)
+        route = self._apply(job, self.router.route(request, view))
+        reason = self.admission.reject(request, route, view)
+        return None if reason is None else self._checked_reason(job, reason)
+
+    def _apply(self, job: Job, route: Route) -> Route:
+        """Check a route and fill in what it left open."""
+        if not isinstance(route, Route):
+            self._refuse(job, f"route() returned {route!r}; return a Route")
+        prefill, decode, source, ttft_ms, tbt_ms = route
+        prefill = self._instance(job, prefill, self._prefill, "routed the prefill to")
+        decode = self.view.lightest_decode() if decode is None else self._instance(job, decode, self._decode, "routed the decode to")
+        job.prefill = prefill
+        job.decode = decode
+        lengths = self.view.actual_lengths(job.request)
+        job.cached_blocks = hits = lengths[prefill]
+        if source is not None:
+            hits = self._check_fetch(job, source, lengths)
+        self.set_hits(job, hits)
+        if job.fetch_source is not None:
+            job.fetched_tokens = job.hit_tokens - min(job.cached_blocks * self._block, job.input_tokens)
+        job.context = job.input_tokens + 1
+        job.steps_left = job.output_tokens - 1
+        if ttft_ms is None:
+            ttft_ms = self._estimate(job)
+        elif not isfinite(ttft_ms):
+            self._refuse(job, f"it predicted a TTFT of {ttft_ms!r} ms; predict a finite time, or None")
+        job.predicted_ttft_ms = ttft_ms
+        job.predicted_tbt_ms = tbt_ms
+        job.route = route = Route(prefill, decode, job.fetch_source, ttft_ms, tbt_ms)
+        return route
+
+    def _instance(self, job: Job, choice: Any, allowed: frozenset[int], what: str) -> int:
+        """A chosen instance as a plain id, of the right role."""
+        if type(choice) is int and choice in allowed:
+            return choice
+        if isinstance(choice, Integral) and not isinstance(choice, bool) and choice in allowed:
+            return int(choice)
+        wrong = isinstance(choice, Integral) and 0 <= choice < self._instances
+        reason = "which has another role (see is_prefill and is_decode)" if wrong else "which is no instance of this cluster"
+        self._refuse(job, f"it {what} instance {choice!r}, {reason}")
+
+    def set_hits(self, job: Job, hits: int) -> None:
+        """What so many leading cached blocks leave to compute, and what that takes (rule 3)."""
+        job.hit_blocks = hits
+        job.hit_tokens = min(hits * self._block, job.input_tokens)
+        job.computed = max(1, job.input_tokens - job.hit_tokens)
+        job.prefill_ps = self.cost.prefill_ps(job.prefill, job.computed, job.input_tokens - job.computed)
+
+    def _check_fetch(self, job: Job, choice: Any, lengths: Sequence[int]) -> int:
+        """Leading blocks cached once the fetch is done."""
+        source = self._instance(job, choice, self._prefill, "fetches from")
+        if source == job.prefill:
+            self._refuse(job, f"it fetches from instance {source} to itself")
+        held, cached = lengths[self._instances + source], job.cached_blocks
+        if held > cached:
+            job.fetch_source = source
+            return held
+        if self.view.exact:
+            self._refuse(
+                job,
+                f"it fetches from instance {source}, which has {held} leading blocks ready, no more than the "
+                f"{cached} that instance {job.prefill} holds; fetch only where fetchable_tokens exceeds cached_tokens",
+            )
+        return cached  # a late view cannot know: what is no longer there is not fetched
+
+    def _estimate(self, job: Job) -> float:
+        """The harness's prediction for a route without one: queue + fetch + prefill."""
+        wait = float(self.view.queue_ms[job.prefill])
+        if job.fetch_source is not None:
+            wait += job.fetched_tokens * self.view.fetch_ms_a_token(job.fetch_source, job.prefill)
+        return wait + job.prefill_ps / PS_PER_MS
+
+    # later decisions
+
+    def reject_prefill(self, job: Job, now: int) -> str | None:
+        """The admission's word when the request's turn has come."""
+        if not self._checks_prefill or job.route is None:
+            return None
+        self.view.at(now)
+        return self._checked_reason(job, self.admission.reject_prefill(job.request, job.route, self.view))
+
+    def reject_decode(self, job: Job, now: int) -> str | None:
+        """The admission's word when the KV has arrived."""
+        if not self._checks_decode or job.route is None:
+            return None
+        self.view.at(now)
+        return self._checked_reason(job, self.admission.reject_decode(job.request, job.route, self.view))
+
+    def late_decode(self, job: Job, now: int) -> int:
+        """Where the request decodes, chosen when its prefill has ended."""
+        assert job.route is not None
+        self.view.at(now)
+        decode = self.router.late_decode(job.request, job.route, self.view)
+        if decode is None:
+            return job.decode
+        decode = self._instance(job, decode, self._decode, "chose late to decode on")
+        job.route = job.route._replace(decode=decode)
+        return decode
+
+    def order(self, instance: int, queue: Sequence[Job]) -> int:
+        """The policy's choice of the next prefill: an index into the queue."""
+        jobs = list(queue)
+        choice = self.router.order(instance, [job.request for job in jobs], self.view)
+        if not isinstance(choice, Integral) or not 0 <= choice < len(jobs):
+            self._refuse(jobs[0], f"order() returned {choice!r}; return an index below {len(jobs)}")
+        return int(choice)
+
+    def tell(self, kind: str, row: int, now: int) -> None:
+        """Let the policies that listen know."""
+        if self._listeners:
+            self.view.at(now)
+            for listener in self._listeners:
+                listener(kind, row, self.view)
+
+    def reason_id(self, reason: str) -> int:
+        """A small number for a rejection reason."""
+        return self.reasons.setdefault(reason, len(self.reasons))
+
+    def _checked_reason(self, job: Job, reason: Any) -> str | None:
+        if reason is None or (isinstance(reason, str) and reason):
+            return reason
+        raise PolicyError(
+            f"policy {self.admission.name!r}, request {job.row}: a rejection is a reason in words, or None to admit; "
+            f"got {reason!r}"
+        )
+
+    def _refuse(self, job: Job, what: str) -> NoReturn:
+        raise PolicyError(f"policy {self.router.name!r}, request {job.row}: {what}")

@@ -1,0 +1,328 @@
+"""The cluster in motion: one event loop over arrivals, prefills, transfers and decode boundaries.
+
+At equal times: transfer ends, then prefill ends, decode boundaries, arrivals; then creation order (rule 2).
+"""
+
+from __future__ import annotations
+
+import gc
+from heapq import heappop, heappush
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.errors import InvariantError
+from mooncake_bench.sim import job as status
+from mooncake_bench.sim.decode import Decoder
+from mooncake_bench.sim.job import Job
+from mooncake_bench.sim.network import SCALE, Flow, Network
+from mooncake_bench.sim.pool import Pool
+from mooncake_bench.sim.prefill import PrefillNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mooncake_bench.api import Request
+    from mooncake_bench.hardware.cost import CostModel
+    from mooncake_bench.sim.brain import Brain
+    from mooncake_bench.sim.state import ClusterState
+
+# rank at equal times; below it the order of creation (of the flow, of the prefill) or the instance id
+TRANSFER, PREFILL, BOUNDARY = (rank << 48 for rank in (1, 2, 3))
+Handler = Any
+
+
+class Cluster:
+    """All instances, and what happens to them."""
+
+    def __init__(self, prefill: Sequence[int], decode: Sequence[int], cost: CostModel, pool: Pool, state: ClusterState, brain: Brain) -> None:
+        self.cost = cost
+        self.pool = pool
+        self.state = state
+        self.brain = brain
+        self.now = 0
+        self._heap: list[tuple[int, int, int, Handler, Any]] = []
+        self._prefills = 0
+        self.events = 0
+        self.nodes = {i: PrefillNode(i) for i in prefill}
+        self.network = Network([int(rate) for rate in cost.nic_bytes_per_s], self._post_flow, self._fetch_rate_changed)
+        self.segments: list[int] = []
+        self.stays: list[int] = []
+        self.decoders = {
+            i: Decoder(i, int(cost.vram_tokens[i]), cost.decode_ps, cost.token_ps(i), self._post_boundary, self, state.decode, self.segments, self.stays)
+            for i in decode
+        }  # fmt: skip
+        self.jobs: list[Job] = []
+        self.policy_ns: list[int] = []
+        self.fetches = 0
+        self._kv = cost.kv_bytes_per_token * SCALE  # of one token, in the network's unit
+        self._order: Callable[[int, Sequence[Job]], int] | None = brain.order if brain.orders else None
+
+    # events: (time, rank and tie, epoch, handler, subject); stale when the subject's epoch has moved on
+
+    def _post_flow(self, time: int, flow: Flow, epoch: int) -> None:
+        heappush(self._heap, (time, TRANSFER + flow.number, epoch, self._flow_ended, flow))
+
+    def _post_boundary(self, time: int, decoder: Decoder, epoch: int) -> None:
+        heappush(self._heap, (time, BOUNDARY + decoder.instance, epoch, _boundary, decoder))
+
+    def run(self, requests: Sequence[Request], arrivals_ps: Sequence[int], outputs: Sequence[int], progress: Callable[[int, int], None] | None = None) -> bool:
+        """Everything from the first arrival to the last event. False when interrupted (Ctrl-C): what was done stays."""
+        enabled = gc.isenabled()
+        gc.disable()  # the loop makes no cycles; collections would only cost time
+        try:
+            self._loop(requests, arrivals_ps, outputs, progress)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            if enabled:
+                gc.enable()
+        return True
+
+    def _loop(self, requests: Sequence[Request], arrivals_ps: Sequence[int], outputs: Sequence[int], progress: Callable[[int, int], None] | None) -> None:
+        heap = self._heap
+        count = len(requests)
+        row = 0
+        while True:
+            if heap and (row == count or heap[0][0] <= arrivals_ps[row]):
+                time, _, epoch, handler, subject = heappop(heap)
+                if epoch != subject.epoch:
+                    continue
+                if time < self.now:
+                    raise InvariantError(f"the clock went backwards from {self.now} to {time} ps")
+                self.events += 1
+                self.now = time
+                handler(subject, time)
+            elif row < count:
+                self.now = now = arrivals_ps[row]
+                self._arrive(Job(row, requests[row], now, outputs[row]), now)
+                row += 1
+                if progress is not None and not row & 255:
+                    progress(row, now)
+            else:
+                return
+
+    # arrival
+
+    def _arrive(self, job: Job, now: int) -> None:
+        self.jobs.append(job)
+        began = perf_counter_ns()
+        reason = self.brain.decide(job, now)
+        self.policy_ns.append(perf_counter_ns() - began)
+        if reason is not None:
+            self._reject(job, now, status.AT_ARRIVAL, reason)
+            return
+        state = self.state
+        instance = job.prefill
+        node = self.nodes[instance]
+        job.new_blocks, job.stored = self.pool.claim(instance, job.request.blocks, job.cached_blocks)
+        if self._order is not None:
+            job.waits_for = next((other for other in reversed(node.queue) if not set(other.new_blocks).isdisjoint(job.stored)), None)
+        if job.fetch_source is not None:
+            self._start_fetch(job, now)
+        state.work_routed[instance] += job.prefill_ps
+        state.promised.put(job.row, job.decode, job.context, instance, int(state.work_routed[instance]))
+        state.routed_tokens[job.decode] += job.context
+        state.queue_requests[instance] += 1
+        node.queue.append(job)
+        node.queued_ps += job.prefill_ps
+        if node.running is None and node.head is None:
+            self._next_prefill(node, now)
+        else:
+            state.work_end[instance] += job.prefill_ps
+
+    def _start_fetch(self, job: Job, now: int) -> None:
+        source = job.fetch_source
+        assert source is not None
+        blocks = job.request.blocks
+        job.fetch_blocks = self.pool.claim_source(source, blocks, job.cached_blocks, job.hit_blocks)
+        self.fetches += 1
+        job.fetch = self.network.start(now, source, job.prefill, job.fetched_tokens * self._kv, done=self._fetched, owner=job)
+
+    def _fetched(self, now: int, job: Job) -> None:
+        job.fetch = None
+        assert job.fetch_source is not None
+        self.pool.nodes[job.fetch_source].unpin(job.fetch_blocks)
+        fetched = set(job.fetch_blocks)
+        self.pool.nodes[job.prefill].set_ready([block for block in job.new_blocks if block in fetched])
+        node = self.nodes[job.prefill]
+        if node.head is job:
+            self._next_prefill(node, now)
+
+    def _fetch_rate_changed(self, now: int, flow: Flow) -> None:
+        """A node idles for this fetch: what its queue looks like changes with the rate."""
+        node = self.nodes[flow.owner.prefill]
+        self.state.work_end[node.instance] = node.work_end(now)
+
+    # prefill
+
+    def _next_prefill(self, node: PrefillNode, now: int) -> None:
+        """Start the head of an idle node's queue, if its fetch is done and nothing refuses it."""
+        while node.queue:
+            job = node.choose(now, self._order)
+            if job.fetch is not None:
+                job.fetch.watched = True
+                break
+            reason = self.brain.reject_prefill(job, now)
+            if reason is None:
+                self._start_prefill(node, job, now)
+                break
+            self._drop_at_dequeue(node, job, now, reason)
+        self.state.work_end[node.instance] = node.work_end(now)
+
+    def _drop_at_dequeue(self, node: PrefillNode, job: Job, now: int, reason: str) -> None:
+        """Its promised blocks go, except those a request behind it has pinned: that one will compute them."""
+        node.take_head()
+        store = self.pool.nodes[node.instance]
+        store.unpin(job.stored)
+        fetched = set(job.fetch_blocks) if job.fetch_source is not None else set()
+        lost = [block for block in job.new_blocks if block not in fetched]
+        store.drop(block for block in lost if block not in store.pinned)
+        heirs = {block for block in lost if block in store.pinned}
+        for other in node.queue:
+            mine = [block for block in other.stored if block in heirs]
+            if mine:
+                other.new_blocks = [*other.new_blocks, *mine]
+                heirs.difference_update(mine)
+        node.recount = True
+        self.state.queue_requests[node.instance] -= 1
+        self._unroute(job)
+        self.state.promised.remove(job.row)
+        self._reject(job, now, status.AT_PREFILL, reason)
+
+    def _start_prefill(self, node: PrefillNode, job: Job, now: int) -> None:
+        node.take_head()
+        if node.recount:
+            self._recount(node, job)
+        node.running = job
+        job.start_ps = now
+        node.busy_end = end = now + job.prefill_ps
+        self._prefills += 1
+        heappush(self._heap, (end, PREFILL + self._prefills, node.epoch, self._prefilled, node))
+        size = job.input_tokens * self._kv
+        job.stream = self.network.start(now, node.instance, job.decode, size, cap=size // job.prefill_ps)
+
+    def _recount(self, node: PrefillNode, job: Job) -> None:
+        """Blocks this request counted on were dropped with the request that promised them: it computes them itself."""
+        get, ready = self.pool.index.holders.get, self.pool.nodes[node.instance].ready_bit
+        blocks = job.request.blocks
+        fetched = set(job.fetch_blocks) if job.fetch_source is not None else set()
+        hits = 0
+        while hits < job.hit_blocks and (get(blocks[hits], 0) & ready or blocks[hits] in fetched):
+            hits += 1
+        self.brain.set_hits(job, hits)
+
+    def _prefilled(self, node: PrefillNode, now: int) -> None:
+        job = node.running
+        assert job is not None
+        node.running = None
+        job.first_token_ps = now
+        store = self.pool.nodes[node.instance]
+        store.unpin(job.stored)
+        store.set_ready(job.new_blocks)
+        self.state.queue_requests[node.instance] -= 1
+        stays = not self.brain.decides_late or self._keeps_decode(job, now)
+        self.state.promised.put(job.row, job.decode, job.context, -1, now)
+        assert job.stream is not None
+        if job.output_tokens == 1:
+            self._finish_at_first_token(job, now)
+        elif stays:
+            size = -(-job.input_tokens * self._kv // self.cost.layers)
+            self.network.release_cap(now, job.stream, size, self._kv_arrived, job)
+        else:
+            self.network.stop(now, job.stream)
+            size = job.input_tokens * self._kv
+            job.stream = self.network.start(now, node.instance, job.decode, size, done=self._kv_arrived, owner=job)
+        self.brain.tell("first_token", job.row, now)
+        if job.output_tokens == 1:
+            self.brain.tell("finished", job.row, now)
+        if node.queue:
+            self._next_prefill(node, now)
+        else:
+            self.state.work_end[node.instance] = now
+
+    def _keeps_decode(self, job: Job, now: int) -> bool:
+        """Whether the router, asked late, leaves the request where it was to decode; if not, its KV starts anew."""
+        late = self.brain.late_decode(job, now)
+        if late == job.decode:
+            return True
+        self._unroute(job)
+        job.decode = late
+        self.state.routed_tokens[late] += job.context
+        return False
+
+    def _finish_at_first_token(self, job: Job, now: int) -> None:
+        assert job.stream is not None
+        self.network.stop(now, job.stream)
+        self.state.promised.remove(job.row)
+        self._unroute(job)
+        job.status = status.COMPLETED
+        job.end_ps = now
+
+    # network
+
+    def _flow_ended(self, flow: Flow, now: int) -> None:
+        self.network.stop(now, flow)
+        assert flow.done is not None
+        flow.done(now, flow.owner)
+
+    def _kv_arrived(self, now: int, job: Job) -> None:
+        job.kv_arrival_ps = now
+        self.state.promised.remove(job.row)
+        self._unroute(job)
+        reason = self.brain.reject_decode(job, now)
+        if reason is not None:
+            self._reject(job, now, status.AT_DECODE, reason)
+            return
+        self.state.routed_tokens[job.decode] += job.context
+        self.state.waiting.put(job.row, job.decode, now, job.context)
+        self.decoders[job.decode].arrive(job, now)
+
+    # decode (what a Decoder tells)
+
+    def joined(self, job: Job, now: int) -> None:
+        """It entered a batch."""
+        state = self.state
+        state.waiting.remove(job.row)
+        state.joined.put(job.row, job.decode, now, job.context - job.joined_step)
+        self._unroute(job)
+        if job.first_join_ps < 0:
+            job.first_join_ps = now
+        self.brain.tell("joined", job.row, now)
+
+    def left(self, job: Job, now: int) -> None:
+        """It has all its tokens."""
+        self.state.joined.remove(job.row)
+        job.status = status.COMPLETED
+        job.end_ps = now
+        self.brain.tell("finished", job.row, now)
+
+    def swapped_out(self, job: Job, now: int) -> None:
+        """It was preempted: its KV waits in DRAM."""
+        job.preemptions += 1
+        self.state.joined.remove(job.row)
+        self.state.waiting.put(job.row, job.decode, job.kv_arrival_ps, job.context)
+        self.state.routed_tokens[job.decode] += job.context
+
+    def stuck(self, job: Job, now: int) -> None:
+        """Even an empty instance has no room for it."""
+        self.state.waiting.remove(job.row)
+        self._unroute(job)
+        job.status = status.FAILED
+        job.end_ps = now
+        self.brain.tell("failed", job.row, now)
+
+    # accounts
+
+    def _unroute(self, job: Job) -> None:
+        self.state.routed_tokens[job.decode] -= job.context
+
+    def _reject(self, job: Job, now: int, stage: int, reason: str) -> None:
+        job.status = status.REJECTED
+        job.end_ps = now
+        job.reject_stage = stage
+        job.reject_reason = self.brain.reason_id(reason)
+        self.brain.tell("rejected", job.row, now)
+
+
+def _boundary(decoder: Decoder, now: int) -> None:
+    decoder.at_boundary(now)

@@ -1,0 +1,294 @@
+"""The KVCache pool: each prefill node's store of blocks, and one prefix index over all of them.
+
+Rule 3 and 4 of the simulator's physics. A block on a node is *promised* from routing (a hit on its own node only)
+and *ready*, so fetchable by others, when its prefill or fetch ends. The index holds one integer a block: bit ``i``
+says that instance ``i`` holds it (promised or ready), bit ``N + i`` that it is ready there, so one AND a block
+follows the prefixes of all instances and of both states at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mooncake_bench.errors import InvariantError, PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mooncake_bench.api import Eviction
+
+_MEMO_LIMIT = 16_384
+
+
+class Match:
+    """Leading blocks held on each instance (first N entries) and ready there (last N), in blocks and in tokens."""
+
+    __slots__ = ("lengths", "longest", "tokens")
+
+    def __init__(self, lengths: list[int], block_tokens: int) -> None:
+        self.lengths = lengths
+        self.longest = max(lengths)
+        self.tokens = np.array(lengths, np.int64) * block_tokens
+        self.tokens.flags.writeable = False
+
+
+class PrefixIndex:
+    """Which instance holds which block, as one bit set a block."""
+
+    def __init__(self, instances: int, block_tokens: int) -> None:
+        self.instances = instances
+        self.block_tokens = block_tokens
+        self.holders: dict[int, int] = {}
+        self._all = (1 << 2 * instances) - 1
+        self._bits: dict[int, tuple[int, ...]] = {}
+        self._matches: dict[tuple[int, ...], Match] = {}
+
+    def match(self, blocks: Sequence[int]) -> Match:
+        """How far each instance's copy of this prefix reaches."""
+        get = self.holders.get
+        alive = self._all
+        levels: list[int] = []  # (bits that end, at this length) pairs
+        for position, block in enumerate(blocks):
+            held = get(block, 0) & alive
+            if held != alive:
+                levels += (alive ^ held, position)
+                if not held:
+                    break
+                alive = held
+        else:
+            levels += (alive, len(blocks))
+        key = tuple(levels)
+        found = self._matches.get(key)
+        return self._spread(key) if found is None else found
+
+    def _spread(self, key: tuple[int, ...]) -> Match:
+        """The lengths that levels stand for, memoised: few patterns make up most of a trace."""
+        if len(self._matches) >= _MEMO_LIMIT:
+            self._matches.clear()
+        lengths = [0] * (2 * self.instances)
+        for mask, length in zip(key[::2], key[1::2], strict=True):
+            for bit in self._positions(mask) if length else ():
+                lengths[bit] = length
+        found = self._matches[key] = Match(lengths, self.block_tokens)
+        return found
+
+    def _positions(self, mask: int) -> tuple[int, ...]:
+        """The set bits of ``mask``, memoised: the same few groups of instances recur."""
+        found = self._bits.get(mask)
+        if found is None:
+            if len(self._bits) >= _MEMO_LIMIT:
+                self._bits.clear()
+            size = (2 * self.instances + 7) // 8
+            bits = np.unpackbits(np.frombuffer(mask.to_bytes(size, "little"), np.uint8), bitorder="little")
+            found = self._bits[mask] = tuple(np.flatnonzero(bits).tolist())
+        return found
+
+
+class Node:
+    """One instance's store. Blocks in use are pinned; the policy names a victim among the others."""
+
+    __slots__ = (
+        "bits", "capacity", "eviction", "evictions", "extra_pins", "held", "index", "pinned", "ready_bit", "refused",
+        "resident",
+    )  # fmt: skip
+
+    def __init__(self, instance: int, capacity: int, index: PrefixIndex, eviction: Eviction) -> None:
+        self.index = index
+        self.capacity = capacity
+        self.eviction = eviction
+        self.resident = 0
+        self.held = 1 << instance
+        self.ready_bit = 1 << (instance + index.instances)
+        self.bits = self.held | self.ready_bit
+        self.pinned: set[int] = set()
+        self.extra_pins: dict[int, int] = {}  # pins beyond the first of a block pinned more than once
+        self.evictions = 0
+        self.refused = 0
+        eviction.open(capacity)
+
+    def pin(self, blocks: Sequence[int]) -> None:
+        """Protect these stored blocks from eviction until :meth:`unpin`."""
+        twice = self.pinned.intersection(blocks)
+        self.pinned.update(blocks)
+        for block in twice:
+            self.extra_pins[block] = self.extra_pins.get(block, 0) + 1
+
+    def unpin(self, blocks: Sequence[int]) -> None:
+        """Undo one :meth:`pin` of each block."""
+        extra = self.extra_pins
+        if not extra or extra.keys().isdisjoint(blocks):
+            self.pinned.difference_update(blocks)
+            return
+        last = []
+        for block in blocks:
+            count = extra.get(block)
+            if count is None:
+                last.append(block)
+            elif count == 1:
+                del extra[block]
+            else:
+                extra[block] = count - 1
+        self.pinned.difference_update(last)
+
+    def missing(self, blocks: Sequence[int], start: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """Blocks from ``start`` on that are not stored here (those before are known to be).
+
+        Returns them, their positions, and their new entries in the index (empty when nobody has any of them).
+        """
+        rest = blocks[start:]
+        found = list(map(self.index.holders.get, rest))
+        if not any(found):  # the common case
+            return rest, range(start, len(blocks)), ()
+        held = self.held
+        at = [i for i, bits in enumerate(found) if not (bits or 0) & held]
+        return [rest[i] for i in at], [start + i for i in at], [(found[i] or 0) | held for i in at]
+
+    def store(self, blocks: Sequence[int], entries: Sequence[int]) -> int:
+        """Take slots for absent blocks, head first, promised; stop at the first refusal. How many it took.
+
+        ``entries`` as :meth:`missing` gives them. The caller pins the blocks.
+        """
+        wanted = len(blocks)
+        room = self.capacity - self.resident
+        if room < wanted:
+            room += self._make_room(wanted - room)
+            if room < wanted:
+                self.refused += wanted - room
+                blocks = blocks[:room]
+        holders = self.index.holders
+        holders.update(zip(blocks, entries) if entries else dict.fromkeys(blocks, self.held))  # noqa: B905
+        self.resident += len(blocks)
+        if self.resident > self.capacity:
+            raise InvariantError(f"a node holds {self.resident} blocks of a capacity of {self.capacity}")
+        return len(blocks)
+
+    def _make_room(self, wanted: int) -> int:
+        """Evict up to ``wanted`` unpinned blocks; how many slots that freed."""
+        possible = min(wanted, self.resident - len(self.pinned))
+        if possible <= 0:
+            return 0
+        holders, held, keep, pinned = self.index.holders, self.held, ~self.bits, self.pinned
+        victims = self.eviction.evict_many(possible, pinned)
+        pop = holders.pop
+        for victim in victims:
+            bits = pop(victim, 0)
+            if not bits & held or victim in pinned:
+                self._reject_victim(victim)
+            bits &= keep
+            if bits:
+                holders[victim] = bits
+        if len(victims) != possible:
+            raise PolicyError(f"policy {self.eviction.name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
+        self.resident -= possible
+        self.evictions += possible
+        return possible
+
+    def _reject_victim(self, victim: int) -> None:
+        state = "pinned by a running request" if victim in self.pinned else "not stored on this node"
+        name = self.eviction.name
+        raise PolicyError(f"policy {name!r}: evict() returned block {victim!r}, which is {state}; return a stored, unpinned block")
+
+    def set_ready(self, blocks: Sequence[int]) -> None:
+        """These promised blocks can be fetched by others from now on."""
+        holders, bit = self.index.holders, self.ready_bit
+        found = [holders[block] for block in blocks]
+        if found.count(self.held) == len(found):  # nobody else has them
+            holders.update(dict.fromkeys(blocks, self.bits))
+        else:
+            holders.update((block, bits | bit) for block, bits in zip(blocks, found, strict=True))
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """Forget promised blocks that nobody will compute."""
+        holders, keep = self.index.holders, ~self.bits
+        for block in blocks:
+            bits = holders[block] & keep
+            if bits:
+                holders[block] = bits
+            else:
+                del holders[block]
+            self.resident -= 1
+            self.eviction.remove(block)
+
+    def access(self, blocks: Sequence[int]) -> int:
+        """Instant service in position order: touch what is stored, store what is not, pin nothing.
+
+        The access pattern of single-pool cache studies (and of their published hit counts). Returns the leading
+        blocks that were stored before.
+        """
+        get, held, policy = self.index.holders.get, self.held, self.eviction
+        hits = next((i for i, block in enumerate(blocks) if not get(block, 0) & held), len(blocks))
+        for position, block in enumerate(blocks):
+            if get(block, 0) & held:
+                policy.touch((block,), (position,))
+            elif self.store((block,), (get(block, 0) | held,)):
+                policy.insert((block,), (position,))
+                self.set_ready((block,))
+        return hits
+
+
+class Pool:
+    """All nodes' stores behind one prefix index."""
+
+    def __init__(
+        self, index: PrefixIndex, holders: Sequence[int], capacity: int, make: Callable[[], Eviction], touch_order: str
+    ) -> None:
+        self.index = index
+        self.nodes = {i: Node(i, capacity, index, make()) for i in holders}
+        self.tail_first = touch_order == "tail-first"
+
+    def claim(self, instance: int, blocks: Sequence[int], hit: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Pin a routed request's stored blocks on its node and take slots for the others (rule 4).
+
+        Returns the blocks newly stored, and all its stored blocks, which stay pinned until :meth:`Node.unpin`.
+        """
+        node = self.nodes[instance]
+        new, positions, entries = node.missing(blocks, hit)
+        whole = len(new) == len(blocks) - hit
+        present = blocks[:hit] if whole else _without(blocks, positions)
+        node.pin(present)
+        taken = node.store(new, entries)
+        if taken < len(new):
+            new, positions, whole = new[:taken], positions[:taken], False
+        if new:
+            node.pinned.update(new)
+            node.eviction.insert(new, positions)
+        stored = blocks if whole else _kept(blocks, present, new)
+        self._touch(node, stored, blocks)
+        return new, stored
+
+    def claim_source(self, instance: int, blocks: Sequence[int], start: int, stop: int) -> Sequence[int]:
+        """Touch and pin the fetched range at its holder until the transfer ends."""
+        node = self.nodes[instance]
+        fetched = blocks[start:stop]
+        order = range(stop - 1, start - 1, -1) if self.tail_first else range(start, stop)
+        node.eviction.touch(fetched[::-1] if self.tail_first else fetched, order)
+        node.pin(fetched)
+        return fetched
+
+    def _touch(self, node: Node, stored: Sequence[int], blocks: Sequence[int]) -> None:
+        positions: Sequence[int] = range(len(blocks))
+        if len(stored) < len(blocks):
+            where = {block: position for position, block in enumerate(blocks)}
+            positions = [where[block] for block in stored]
+        if self.tail_first:
+            stored, positions = stored[::-1], positions[::-1]
+        node.eviction.touch(stored, positions)
+
+    def counters(self) -> dict[str, int]:
+        """Evictions and refused stores of all nodes."""
+        return {
+            "evictions": sum(node.evictions for node in self.nodes.values()),
+            "refused_blocks": sum(node.refused for node in self.nodes.values()),
+        }
+
+
+def _without(blocks: Sequence[int], positions: Sequence[int]) -> list[int]:
+    missing = set(positions)
+    return [block for position, block in enumerate(blocks) if position not in missing]
+
+
+def _kept(blocks: Sequence[int], present: Sequence[int], new: Sequence[int]) -> list[int]:
+    kept = {*present, *new}
+    return [block for block in blocks if block in kept]

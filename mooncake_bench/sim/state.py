@@ -1,0 +1,157 @@
+"""The cluster's state as columns over instances: what a view shows and what the engine keeps up to date."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mooncake_bench.sim.stretch import steps_within
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+FEW = 48  # busy instances up to which plain Python is faster than numpy
+
+
+class DecodeColumns:
+    """The running stretch of every instance: enough to know its step and context sum at any moment.
+
+    Changes are noted as they come; arrays are made when somebody looks.
+    """
+
+    def __init__(self, instances: int) -> None:
+        # (start, step, growth, batch, tokens, steps) of each instance, ps and tokens; batch 0: idle
+        self._rows: list[tuple[int, int, int, int, int, int]] = [(0, 1, 0, 0, 0, 0)] * instances
+        self._table = np.array(self._rows, np.int64).T.copy()
+        self._changed: set[int] = set()
+        self.version = 0
+
+    def set(self, instance: int, start: int, step: int, growth: int, batch: int, tokens: int, steps: int) -> None:
+        """A new stretch begins on ``instance``; an idle one has batch 0."""
+        self._rows[instance] = (start, step or 1, growth, batch, tokens, steps)
+        self._changed.add(instance)
+        self.version += 1
+
+    def batches(self) -> Ints:
+        """Requests in each running batch, copied."""
+        batch: Ints = self._columns()[3].copy()
+        return batch
+
+    def at(self, now: int) -> tuple[Ints, Ints]:
+        """Context sum of each batch, and the steps each instance has done, at ``now``."""
+        if len(self._rows) > FEW:
+            return self._many_at(now)
+        tokens, steps = [], []
+        for start, step, growth, batch, context, before in self._rows:
+            done = steps_within(now - start, step, growth) if batch else 0
+            tokens.append(context + batch * done)
+            steps.append(before + done)
+        return np.array(tokens), np.array(steps)
+
+    def _many_at(self, now: int) -> tuple[Ints, Ints]:
+        """:meth:`at` for a large cluster: a float root, corrected by one in integers."""
+        start, step, growth, batch, tokens, before = self._columns()
+        gone, busy = now - start, batch > 0
+        half = step - 0.5 * growth
+        root = (gone + gone) / (half + np.sqrt(half * half + (2.0 * growth) * gone))
+        done = np.where(busy, root, 0.0).astype(np.int64)
+        done -= done * step + growth * (done * (done - 1) // 2) > gone
+        more = done + 1
+        done += (more * step + growth * (more * done // 2) <= gone) & busy
+        return tokens + batch * done, before + done
+
+    def _columns(self) -> Ints:
+        if self._changed:
+            changed = list(self._changed)
+            self._table[:, changed] = np.array([self._rows[i] for i in changed], np.int64).T
+            self._changed.clear()
+        return self._table
+
+
+class Table:
+    """Requests of one state as columns of integers. Changes are noted as they come and applied when somebody looks.
+
+    Rows are in no particular order: the last one moves into the gap that a removed one leaves.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._columns = np.zeros((width, 64), np.int64)
+        self._rows: list[int] = []
+        self._slot: dict[int, int] = {}
+        self._added: dict[int, tuple[int, ...]] = {}
+        self._removed: list[int] = []
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._added) - len(self._removed)
+
+    def put(self, row: int, *values: int) -> None:
+        """Request ``row`` enters this state, or what is known of it changes."""
+        if row in self._slot and row not in self._added:
+            self._removed.append(row)
+        self._added[row] = values
+        self.version += 1
+
+    def remove(self, row: int) -> None:
+        """Request ``row`` leaves this state."""
+        if self._added.pop(row, None) is None:
+            self._removed.append(row)
+        self.version += 1
+
+    def columns(self) -> Ints:
+        """(width, rows), copied."""
+        for row in self._removed:
+            self._take_out(row)
+        self._removed.clear()
+        if self._added:
+            self._put_in()
+        return self._columns[:, : len(self._rows)].copy()
+
+    def _take_out(self, row: int) -> None:
+        slot = self._slot.pop(row)
+        last = self._rows.pop()
+        if last != row:
+            self._rows[slot] = last
+            self._slot[last] = slot
+            self._columns[:, slot] = self._columns[:, len(self._rows)]
+
+    def _put_in(self) -> None:
+        size, end = len(self._rows), len(self._rows) + len(self._added)
+        while end > self._columns.shape[1]:
+            self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)
+        self._columns[:, size:end] = np.array(list(self._added.values()), np.int64).T
+        self._slot.update(zip(self._added, range(size, end), strict=True))
+        self._rows += self._added
+        self._added.clear()
+
+
+class ClusterState:
+    """Everything that happens, as columns over all instances (times in ps)."""
+
+    def __init__(self, instances: int) -> None:
+        self.instances = instances
+        self.work_end = np.zeros(instances, np.int64)  # when the work routed so far would be done
+        self.work_routed = np.zeros(instances, np.int64)  # prefill time of everything ever routed there
+        self.queue_requests = np.zeros(instances, np.int64)
+        self.routed_tokens = np.zeros(instances, np.int64)
+        self.decode = DecodeColumns(instances)
+        self.joined = Table(3)  # decode instance, join, context minus the instance's step count at the join
+        self.waiting = Table(3)  # decode instance, KV arrival, context
+        # decode instance, tokens, prefill instance, and the value of its work_routed with this request; once the
+        # prefill has ended: -1, and when it did
+        self.promised = Table(4)
+
+    def promised_columns(self) -> tuple[Ints, Ints, Ints]:
+        """Decode instance, (predicted) prefill end and tokens of every promised request.
+
+        By the queue as it stands: the work routed to its instance ends at ``work_end``, and what was routed after it
+        comes after it.
+        """
+        decode, tokens, prefill, mark = self.promised.columns()
+        behind = self.work_routed[prefill] - mark
+        return decode, np.where(prefill < 0, mark, self.work_end[prefill] - behind), tokens

@@ -1,0 +1,195 @@
+"""What a policy sees: arrays over instances, computed when asked for and never writable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mooncake_bench.api import Columns
+
+if TYPE_CHECKING:
+    from mooncake_bench.api import Bools, Floats, Ints, Request
+    from mooncake_bench.hardware.cost import CostModel
+    from mooncake_bench.sim.pool import Match, PrefixIndex
+    from mooncake_bench.sim.state import ClusterState, Table
+
+PS_PER_MS = 1e9
+
+
+def frozen(array: Ints) -> Ints:
+    """The same memory, read-only."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class View:
+    """The exact view: the state of this very moment (implements :class:`mooncake_bench.api.Cluster`)."""
+
+    exact = True
+
+    def __init__(
+        self,
+        state: ClusterState,
+        index: PrefixIndex,
+        cost: CostModel,
+        prefill: Bools,
+        ttft_slo_ms: float,
+        tbt_slo_ms: float,
+    ) -> None:
+        self._state = state
+        self._index = index
+        self._cost = cost
+        self._now = 0
+        self.is_prefill = prefill
+        self.is_decode = ~prefill
+        self.block_tokens = index.block_tokens
+        self.ttft_slo_ms = ttft_slo_ms
+        self.tbt_slo_ms = tbt_slo_ms
+        self.vram_tokens = np.where(self.is_decode, cost.vram_tokens, 0)
+        for array in (self.is_prefill, self.is_decode, self.vram_tokens):
+            array.flags.writeable = False
+        self.queue_requests = frozen(state.queue_requests)
+        self.routed_tokens = frozen(state.routed_tokens)
+        nic = cost.nic_bytes_per_s
+        self._fetch_ms_a_token = 1e3 * cost.kv_bytes_per_token / np.minimum.outer(nic, nic)
+        self._request: Request | None = None
+        self._found: Match = index.match(())
+        self._tokens = self._found.tokens
+        self._decode_key = (-1, -1)
+        self._steps: Ints = np.zeros(0, np.int64)
+        self._decode_tokens: Ints = np.zeros(0, np.int64)
+        self._tables: dict[str, tuple[tuple[int, ...], Columns]] = {}
+        # operands kept as arrays: numpy takes them twice as fast as Python numbers
+        self._role_wait = np.where(prefill, 0.0, np.inf)
+        self._not_decode = np.where(prefill, 1 << 62, 0)
+        self._zeros = np.zeros(state.instances, np.int64)
+        self._ones = np.ones(state.instances)
+        self._ps_per_ms = np.array(PS_PER_MS)
+        self._now_array = np.zeros((), np.int64)
+        self._input_tokens = np.zeros(())
+
+    def at(self, now: int, request: Request | None = None) -> None:
+        """Move to ``now`` (ps); with a request, its prefix is looked up anew."""
+        self._now = now
+        self._now_array[()] = now
+        if request is None:
+            self._request = None
+        else:
+            self._match(request)
+
+    @property
+    def now_ms(self) -> float:
+        return self._now / PS_PER_MS
+
+    @property
+    def queue_ms(self) -> Floats:
+        left = self._state.work_end - self._now_array
+        np.maximum(left, self._zeros, out=left)
+        wait: Floats = left / self._ps_per_ms
+        wait += self._role_wait
+        return wait
+
+    def _match(self, request: Request) -> None:
+        self._request = request
+        self._input_tokens[()] = request.input_tokens
+        self._found = found = self._index.match(request.blocks)
+        self._tokens = found.tokens
+        if found.longest == len(request.blocks):  # the last block may be partial
+            self._tokens = np.minimum(found.tokens, request.input_tokens)
+            self._tokens.flags.writeable = False
+
+    def cached_tokens(self, request: Request) -> Ints:
+        if request is not self._request:
+            self._match(request)
+        return self._tokens[: self._state.instances]
+
+    def fetchable_tokens(self, request: Request) -> Ints:
+        if request is not self._request:
+            self._match(request)
+        return self._tokens[self._state.instances :]
+
+    def fetch_ms(self, tokens: Ints, holder: int) -> Floats:
+        wait: Floats = tokens * self._fetch_ms_a_token[holder]
+        wait += self._role_wait
+        return wait
+
+    def prefill_ms(self, request: Request, cached: Ints) -> Floats:
+        tokens = self._input_tokens if request is self._request else np.array(float(request.input_tokens))
+        computed = tokens - cached
+        np.maximum(computed, self._ones, out=computed)
+        time = self._cost.prefill_ms(computed, tokens - computed)
+        time += self._role_wait
+        return time
+
+    @property
+    def decode_batch(self) -> Ints:
+        return self._state.decode.batches()
+
+    @property
+    def decode_tokens(self) -> Ints:
+        self._refresh_decode()
+        return self._decode_tokens
+
+    def _refresh_decode(self) -> None:
+        decode = self._state.decode
+        key = (self._now, decode.version)
+        if key != self._decode_key:
+            self._decode_key = key
+            self._decode_tokens, self._steps = decode.at(self._now)
+            self._decode_tokens.flags.writeable = False
+
+    @property
+    def joined(self) -> Columns:
+        self._refresh_decode()
+        key = (*self._decode_key, self._state.joined.version)
+        if self._cached("joined") != key:
+            instance, since, tokens = self._state.joined.columns()
+            self._keep("joined", key, instance, since, tokens + self._steps[instance])
+        return self._tables["joined"][1]
+
+    @property
+    def waiting(self) -> Columns:
+        key = (self._state.waiting.version,)
+        if self._cached("waiting") != key:
+            self._keep("waiting", key, *self._state.waiting.columns())
+        return self._tables["waiting"][1]
+
+    @property
+    def promised(self) -> Columns:
+        key = (self._now, self._state.promised.version)
+        if self._cached("promised") != key:
+            self._keep("promised", key, *self._state.promised_columns())
+        return self._tables["promised"][1]
+
+    def _cached(self, name: str) -> tuple[int, ...] | None:
+        found = self._tables.get(name)
+        return found[0] if found else None
+
+    def _keep(self, name: str, key: tuple[int, ...], instance: Ints, since: Ints, tokens: Ints) -> None:
+        columns = Columns(instance, since / PS_PER_MS, tokens)
+        for column in columns:
+            column.flags.writeable = False
+        self._tables[name] = (key, columns)
+
+    def step_ms(self, batch: Ints | Floats, tokens: Ints | Floats) -> Floats:
+        return np.where(self.is_decode, self._cost.step_ms(batch, tokens), np.inf)
+
+    # for the engine, not for policies
+
+    def actual_lengths(self, request: Request) -> list[int]:
+        """Leading blocks really cached (first N) and fetchable (last N) on each instance, at this moment."""
+        if request is not self._request:
+            self._match(request)
+        return self._found.lengths
+
+    def fetch_ms_a_token(self, source: int, target: int) -> float:
+        """Uncontended ms to copy one token's KV."""
+        return float(self._fetch_ms_a_token[source, target])
+
+    def lightest_decode(self) -> int:
+        """argmin over decode instances of context + routed tokens, lowest id (rule 10)."""
+        load = self.decode_tokens + self.routed_tokens
+        load += self._not_decode
+        return int(load.argmin())

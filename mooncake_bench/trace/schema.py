@@ -1,0 +1,221 @@
+"""From raw columns to a checked :class:`Trace`: the one place where a trace's rules are enforced.
+
+Every reader hands over :class:`RawColumns`; :func:`finish` checks them, converts the times, sorts, and writes the
+notices. An error names the file, the line, the field, what was found and what was expected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mooncake_bench.errors import TraceError
+from mooncake_bench.trace.model import DEFAULT_BLOCK_TOKENS, Floats, Ints, Trace
+from mooncake_bench.trace.units import Timestamps, to_arrival_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+MAX_TOKENS = 1_000_000_000  # of one prompt or answer: beyond any model, and safe in picosecond arithmetic
+LOW_RATE_RPS, HIGH_RATE_RPS = 0.01, 10_000.0
+COARSE_SHARE = 0.5  # share of requests that arrive together with their predecessor from which a grid is reported
+COARSE_MIN_REQUESTS = 20
+LIKELY_BLOCK_TOKENS = (512, 256, 16, 128, 64, 32, 1024, 2048, 8, 1)
+
+
+def _row_place(row: int) -> str:
+    return f"row {row} (the first is 0)"
+
+
+@dataclass
+class RawColumns:
+    """What a reader found, in file order, not yet checked."""
+
+    label: str  # how error lines name the file
+    timestamp: Timestamps  # (n,) int64 or float64, in the file's own unit
+    input_tokens: Ints
+    output_tokens: Ints
+    block_offsets: Ints
+    block_ids: Ints
+    place: Callable[[int], str] = _row_place  # where a row stands: "line 7"
+    fields: dict[str, str] = field(default_factory=dict)  # column -> its name in the file
+    default_unit: str = "ms"
+    block_tokens: int = DEFAULT_BLOCK_TOKENS  # the format's own
+    request_id: tuple[str, ...] | None = None
+    session_id: Ints | None = None
+    priority: Ints | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def error(self, row: int, column: str, found: object, expected: str) -> TraceError:
+        """The error line for one bad row."""
+        name = self.fields.get(column, column)
+        return TraceError(f"{self.label}, {self.place(row)}, field {name!r}: found {found}; expected {expected}")
+
+
+def finish(raw: RawColumns, name: str, block_tokens: int | None = None, timestamp_unit: str = "auto") -> Trace:
+    """The checked trace: rows sorted by arrival, times in ms from the first one.
+
+    Raises TraceError for the first bad row.
+    """
+    if len(raw.timestamp) == 0:
+        raise TraceError(f"{raw.label}: found 0 requests; expected at least one")
+    size = raw.block_tokens if block_tokens is None else block_tokens
+    if size < 1:
+        raise TraceError(f"block size is {size} tokens; expected at least 1")
+    notices = list(raw.notices)
+    _check_times(raw)
+    _check_lengths(raw, "input_tokens", raw.input_tokens)
+    _check_lengths(raw, "output_tokens", raw.output_tokens)
+    _check_blocks(raw, size)
+    _check_request_ids(raw)
+    order = _order(raw.timestamp, notices)
+    arrival_ms, facts = to_arrival_ms(raw.timestamp, timestamp_unit, raw.default_unit, raw.label, notices)
+    columns = _columns(raw, arrival_ms) if order is None else _reordered(raw, arrival_ms, order)
+    _describe_arrivals(columns["arrival_ms"], notices)
+    metadata = raw.metadata | facts | {"block_tokens": str(size)}
+    return Trace(name=name, block_tokens=size, metadata=metadata, notices=tuple(notices), **columns)
+
+
+def from_rows(rows: list[tuple[float, int, int, Sequence[int]]], block_tokens: int, name: str) -> Trace:
+    """A checked trace of plain rows, times in ms; see :meth:`Trace.of`."""
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row[3]) for row in rows], out=offsets[1:])
+    raw = RawColumns(
+        label=f"trace {name!r}",
+        timestamp=np.array([row[0] for row in rows], np.float64),
+        input_tokens=np.array([row[1] for row in rows], np.int64),
+        output_tokens=np.array([row[2] for row in rows], np.int64),
+        block_offsets=offsets,
+        block_ids=np.array([block for row in rows for block in row[3]], np.int64),
+    )
+    return finish(raw, name, block_tokens, "ms")
+
+
+def _first(bad: NDArray[np.bool_]) -> int | None:
+    return int(bad.argmax()) if bad.any() else None
+
+
+def _check_times(raw: RawColumns) -> None:
+    row = _first(~(np.isfinite(raw.timestamp) & (raw.timestamp >= 0)))
+    if row is not None:
+        raise raw.error(row, "timestamp", raw.timestamp[row], "a finite number >= 0")
+
+
+def _check_lengths(raw: RawColumns, column: str, values: Ints) -> None:
+    row = _first((values < 1) | (values > MAX_TOKENS))
+    if row is not None:
+        raise raw.error(row, column, values[row], f"a number of tokens from 1 to {MAX_TOKENS}")
+
+
+def _check_blocks(raw: RawColumns, size: int) -> None:
+    counts = np.diff(raw.block_offsets)
+    expected = -(-raw.input_tokens // size)
+    row = _first(counts != expected)
+    if row is not None:
+        found = f"{counts[row]} id{'s' * int(counts[row] != 1)} for {raw.input_tokens[row]} input tokens"
+        wanted = f"ceil({raw.input_tokens[row]} / {size}) = {expected[row]} ids at block size {size}"
+        raise raw.error(row, "block_ids", found, wanted + _other_block_size(raw, counts))
+    entry = _first(raw.block_ids < 0)
+    if entry is not None:
+        raise raw.error(_row_of(raw, entry), "block_ids", raw.block_ids[entry], "ids from 0 to 2**63 - 1")
+    _check_no_repeats(raw)
+
+
+def _other_block_size(raw: RawColumns, counts: Ints) -> str:
+    """A hint naming the usual block size that fits every row, if there is one."""
+    for size in LIKELY_BLOCK_TOKENS:
+        if np.array_equal(counts, -(-raw.input_tokens // size)):
+            return f"; every row fits block size {size}: use --block-size {size}"
+    return ""
+
+
+def _row_of(raw: RawColumns, entry: int) -> int:
+    return int(np.searchsorted(raw.block_offsets, entry, side="right")) - 1
+
+
+def _check_no_repeats(raw: RawColumns) -> None:
+    """No id twice in a row. Ids that rise along the prompt, the usual case, are settled by one comparison."""
+    falls = np.flatnonzero(np.diff(raw.block_ids) <= 0)
+    inside = falls + 1 < raw.block_offsets[np.searchsorted(raw.block_offsets, falls, side="right")]
+    rows = np.unique((np.searchsorted(raw.block_offsets, falls, side="right") - 1)[inside])
+    for row in rows.tolist():
+        ids = raw.block_ids[raw.block_offsets[row] : raw.block_offsets[row + 1]]
+        values, counts = np.unique(ids, return_counts=True)
+        if len(values) < len(ids):
+            again = values[counts > 1][0]
+            raise raw.error(row, "block_ids", f"id {again} twice", "each id at most once in a row")
+
+
+def _check_request_ids(raw: RawColumns) -> None:
+    if raw.request_id is None or len(set(raw.request_id)) == len(raw.request_id):
+        return
+    seen: dict[str, int] = {}
+    for row, name in enumerate(raw.request_id):
+        if name in seen:
+            found = f"{name!r}, already used in {raw.place(seen[name])}"
+            raise raw.error(row, "request_id", found, "an id of its own for each request")
+        seen[name] = row
+
+
+def _order(timestamp: Timestamps, notices: list[str]) -> NDArray[np.intp] | None:
+    """The stable order by time, or None when the file has it already."""
+    behind = int((np.diff(timestamp) < 0).sum())
+    if not behind:
+        return None
+    notices.append(
+        f"rows were not in order of arrival ({behind:,} arrive before their predecessor): "
+        "sorted by timestamp, equal times in file order"
+    )
+    return np.argsort(timestamp, kind="stable")
+
+
+def _columns(raw: RawColumns, arrival_ms: Floats) -> dict[str, Any]:
+    names = ("input_tokens", "output_tokens", "block_offsets", "block_ids", "request_id", "session_id", "priority")
+    return {"arrival_ms": arrival_ms} | {name: getattr(raw, name) for name in names}
+
+
+def _reordered(raw: RawColumns, arrival_ms: Floats, order: NDArray[np.intp]) -> dict[str, Any]:
+    counts = np.diff(raw.block_offsets)[order]
+    offsets = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    shift = np.repeat(raw.block_offsets[:-1][order] - offsets[:-1], counts)
+    names = raw.request_id
+    return {
+        "arrival_ms": arrival_ms[order],
+        "input_tokens": raw.input_tokens[order],
+        "output_tokens": raw.output_tokens[order],
+        "block_offsets": offsets,
+        "block_ids": raw.block_ids[np.arange(offsets[-1]) + shift],
+        "request_id": None if names is None else tuple(names[row] for row in order),
+        "session_id": None if raw.session_id is None else raw.session_id[order],
+        "priority": None if raw.priority is None else raw.priority[order],
+    }
+
+
+def _describe_arrivals(arrival_ms: Floats, notices: list[str]) -> None:
+    n, span_s = len(arrival_ms), float(arrival_ms[-1]) / 1000
+    if n > 1 and span_s > 0 and not LOW_RATE_RPS <= n / span_s <= HIGH_RATE_RPS:
+        notices.append(
+            f"mean arrival rate is {n / span_s:.4g}/s, outside {LOW_RATE_RPS:g} to {HIGH_RATE_RPS:,.0f}/s: "
+            "is the timestamp unit right? (--timestamp-unit s|ms|us|ns)"
+        )
+    grid = coarse_grid_ms(arrival_ms)
+    if grid is not None:
+        distinct = 1 + int((np.diff(arrival_ms) > 0).sum())
+        notices.append(
+            f"arrivals lie on a coarse grid: {distinct:,} distinct times for {n:,} requests, about {grid:g} ms apart"
+        )
+
+
+def coarse_grid_ms(arrival_ms: Floats) -> float | None:
+    """The usual gap between distinct arrival times, ms, when most requests share their predecessor's; else None."""
+    gaps = np.diff(arrival_ms)
+    apart = gaps[gaps > 0]
+    if len(arrival_ms) < COARSE_MIN_REQUESTS or not len(apart) or 1 - len(apart) / len(gaps) <= COARSE_SHARE:
+        return None
+    return float(np.median(apart))

@@ -1,0 +1,47 @@
+"""Least recently used: the eviction of FAST'25 and the default of v3 section 4.2 (table 1)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import filterfalse, islice
+from typing import TYPE_CHECKING
+
+from mooncake_bench.api import Eviction
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+
+class LRU(Eviction):
+    """Gives up the block used longest ago."""
+
+    name = "lru"
+
+    def open(self, capacity_blocks: int) -> None:
+        self._order: OrderedDict[int, None] = OrderedDict()  # oldest use first
+
+    def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
+        order = self._order
+        for block in blocks:
+            order[block] = None
+
+    def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
+        move_to_end = self._order.move_to_end
+        for block in blocks:
+            move_to_end(block)
+
+    def evict(self, pinned: Container[int]) -> int:
+        for block in self._order:
+            if block not in pinned:
+                del self._order[block]
+                return block
+        raise LookupError("every stored block is pinned")
+
+    def evict_many(self, count: int, pinned: Container[int]) -> Sequence[int]:
+        victims = list(islice(filterfalse(pinned.__contains__, self._order), count))
+        for block in victims:
+            del self._order[block]
+        return victims
+
+    def remove(self, block: int) -> None:
+        del self._order[block]

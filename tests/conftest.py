@@ -1,0 +1,34 @@
+"""What every test file may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPO = Path(__file__).resolve().parent.parent
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
+
+
+@pytest.fixture(scope="session")
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be rewritten instead of compared."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real traces and oracles beside the checkout; the test is skipped where it is absent."""
+    folder = REPO.parent / "shared"
+    if not (folder / "traces").is_dir():
+        pytest.skip(f"needs the real traces and oracles, which are not beside this checkout ({folder.name}/ is absent)")
+    return folder

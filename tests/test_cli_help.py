@@ -1,0 +1,100 @@
+"""Help pages: every option says its unit and default, every page ends with three examples, and the examples work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from mooncake_bench.cli.app import build_app, run
+
+
+def walk(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Every command and group with the words that reach it."""
+    inner = getattr(command, "commands", {})
+    return [(path, command)] + [found for name, child in inner.items() for found in walk(child, (*path, name))]
+
+
+PAGES = walk(typer.main.get_command(build_app()))
+COMMANDS = [(path, command) for path, command in PAGES if not hasattr(command, "commands")]
+
+
+def words(path: tuple[str, ...]) -> str:
+    return " ".join(path) or "(top)"
+
+
+def example_lines(text: str) -> list[str]:
+    assert "\nExamples:\n" in text
+    return re.findall(r"^  mooncake-bench (.+)$", text.split("\nExamples:\n")[1], re.MULTILINE)
+
+
+def help_text(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run([*path, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("path", "command"), PAGES, ids=lambda item: words(item) if isinstance(item, tuple) else "")
+def test_a_help_page_fits_80_columns_and_ends_with_three_examples(
+    path: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_text(path, capsys)
+    body, _, examples = text.partition("\nExamples:\n")
+    assert max(map(len, body.splitlines())) <= 80
+    assert text.isascii()
+    assert len(example_lines(text)) == 3
+    assert all(line.startswith(("  # ", "  mooncake-bench ")) for line in examples.splitlines())
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=lambda item: words(item) if isinstance(item, tuple) else "")
+def test_every_option_says_its_default(path: tuple[str, ...], command: Any) -> None:
+    options = [param for param in command.params if param.param_type_name == "option" and param.name != "help"]
+    assert [param.name for param in options if not re.search(r"default: .+\]", param.help or "")] == []
+
+
+TIMES = {"start_ms", "end_ms", "warmup_ms", "slo"}
+SIZES = {"pool_blocks": "blocks", "vram_tokens": "tokens", "nic_gbytes_per_s": "GB/s", "block_tokens": "tokens"}
+
+
+def test_options_with_a_unit_say_it() -> None:
+    replay = dict(COMMANDS)[("replay",)]
+    helps = {param.name: param.help for param in replay.params}
+    assert all("[ms; default" in helps[name] for name in TIMES)
+    assert all(f"[{unit}; default" in helps[name] for name, unit in SIZES.items())
+
+
+def all_examples(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    lines = [line for path, _ in PAGES for line in example_lines(help_text(path, capsys))]
+    first = ("replay", "policies new")  # later examples use the runs and the file that these leave
+    return sorted(dict.fromkeys(lines), key=lambda line: not line.startswith(first))
+
+
+def test_the_examples_of_every_page_work_as_printed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = all_examples(capsys)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MOONCAKE_BENCH_POLICIES", raising=False)
+    for line in lines:
+        code = run(shlex.split(line))
+        shown = capsys.readouterr()
+        assert code == 0, f"mooncake-bench {line}\n{shown.err}"
+        assert shown.out, line
+
+
+def test_help_is_there_in_well_under_half_a_second() -> None:
+    command = [sys.executable, "-m", "mooncake_bench", "--help"]
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""})
+        took.append(time.perf_counter() - start)
+    assert min(took) <= 0.4
