@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from mooncake_bench.api import Cluster, Request, Route, Router
 
 
@@ -22,7 +20,9 @@ class KVCacheCentric(Router):
 
     def __post_init__(self) -> None:
         if not 1 <= self.threshold < float("inf"):  # below 1, a shorter prefix would be fetched
-            raise ValueError(f"threshold must be 1 or more and finite (cache-aware never fetches), found {self.threshold}")
+            raise ValueError(
+                f"threshold must be 1 or more and finite (cache-aware never fetches), found {self.threshold}"
+            )
 
     def route(self, request: Request, cluster: Cluster) -> Route:
         hit, remote = cluster.cached_tokens(request), cluster.fetchable_tokens(request)  # per instance

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from reference import simulate
+from reference import fast, simulate
 from reference.cost import CountableCost
 from reference.policies import LRU
 from reference.scenarios import SCENARIOS, Rejecting, Scripted
 
-ENGINES = {"reference": simulate}
+ENGINES = {"reference": simulate, "fast": fast.simulate}
 STAMPS = ("head", "start", "first_token", "kv_arrival", "join", "second_token", "end")
 SLACK_PS = 5  # transfers end on a picosecond rounded up
 

@@ -44,6 +44,21 @@ def test_writing_to_the_arrays_a_trace_was_built_from_changes_nothing() -> None:
     assert trace.block_offsets.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((0.0, 1.5, 1, [1]), "field 'input_tokens': found 1.5; expected 64-bit integers"),
+        ((0.0, 1, 1, [2**63]), "field 'block_ids': found 9223372036854775808; expected 64-bit integers"),
+        ((0.0, 1, 0, [1]), r"row 1 \(the first is 0\), field 'output_tokens': found 0; expected a number of tokens"),
+        ((float("nan"), 1, 1, [1]), r"row 1 \(the first is 0\), field 'timestamp': found nan"),
+        ((0.0, 600, 1, [1]), "found 1 id for 600 input tokens"),
+    ],
+)
+def test_rows_are_checked_like_a_file(row: tuple[float, int, int, list[int]], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        Trace.of([ROWS[0], row])
+
+
 def test_equality_and_hash_follow_the_columns_not_the_name() -> None:
     trace = Trace.of(ROWS, name="a")
     assert trace == Trace.of(ROWS, name="b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +14,13 @@ from mooncake_bench.checks.scene import Scene
 from mooncake_bench.plugins import build
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mooncake_bench.api import Eviction
     from mooncake_bench.plugins import PolicyClass
     from mooncake_bench.sim.replay import Replay
     from mooncake_bench.sim.setup import Setup
     from mooncake_bench.trace import Trace
 
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 REQUESTS = 160
 CAPACITIES = (1, 2, 7, 40)
 EVENTS_A_CAPACITY = 400
@@ -285,5 +285,5 @@ def _require_no_finish_before_the_last_arrival(*replays: Replay) -> None:
 
 def where(fault: BaseException) -> str:
     """`` (FILE, line N)`` of the innermost frame of a policy's own code, or nothing."""
-    frames = [frame for frame in traceback.extract_tb(fault.__traceback__) if "mooncake_bench/" not in frame.filename]
+    frames = [frame for frame in traceback.extract_tb(fault.__traceback__) if not frame.filename.startswith(_PACKAGE)]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

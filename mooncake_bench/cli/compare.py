@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
 from mooncake_bench.cli.options import Example, option
+from mooncake_bench.cli.output import answer, screen
 
 if TYPE_CHECKING:
     from mooncake_bench.cli.options import Commands
@@ -13,13 +14,14 @@ if TYPE_CHECKING:
 EXAMPLES = (
     Example("compare @last:2", "the two latest runs, the older as the reference"),
     Example("compare 1 2 --format markdown", "two runs by number, as a Markdown table"),
-    Example("compare @last:3 --format json", "the three latest, for a program"),
+    Example("compare @last:2 --by input_tokens", "also split by the length of the prompt"),
 )
 
 
 @options.takes(
     options.runs_argument(),
     option("force", bool, ("--force",), "Compare even where trace, block size or SLOs differ [default: off]", False),
+    options.by_option(),
     options.out_option("Folder in which numbers, names and @last are looked up"),
     options.format_option(),
 )
@@ -28,6 +30,12 @@ def compare(**given: Any) -> None:
 
     Runs whose trace, block size or SLOs differ are refused: their difference would not be the policy's.
     """
+    shown = options.chosen_format(given["format"])
+    from mooncake_bench.report.tables import render
+    from mooncake_bench.results.run import open_runs
+
+    runs = open_runs(given["runs"], *([given["out"]] if given["out"] else []))
+    answer(render(runs, shown, by=given["by"], force=given["force"], **screen()))
 
 
 COMMANDS: Commands = (("compare", compare, EXAMPLES),)

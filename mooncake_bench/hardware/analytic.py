@@ -98,6 +98,7 @@ class AnalyticCost(CostModel):
         ]  # fmt: skip
         self._m2, self._b2, self._o, self._c = _columns(self._prefill)
         self._half_c = self._c * 0.5
+        self._b = np.array([c.prefill_token_ms for c in self.coefficients])
 
     def _set_decode(self) -> None:
         extra = self.overhead.decode_ms
@@ -120,12 +121,13 @@ class AnalyticCost(CostModel):
 
     def prefill_ms(self, computed: FloatColumn, prefix: FloatColumn) -> FloatColumn:
         """(N,) E of E1 + o_pre [ms]."""
-        n2 = computed * computed
-        time = n2 * self._b2
+        time = computed * self._b
+        time *= time
         time += self._m2
         np.sqrt(time, time)
-        time += n2 * self._half_c
-        time += computed * prefix * self._c
+        attention = computed * self._half_c
+        attention *= computed + (prefix + prefix)
+        time += attention
         time += self._o
         return time
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mooncake_bench.plugins.build import DEFAULTS, PolicySet, build
-from mooncake_bench.plugins.discover import ENTRY_POINTS, ENVIRONMENT, discover, find
+from mooncake_bench.plugins.assemble import DEFAULTS, PolicySet, build
+from mooncake_bench.plugins.catalogue import ENTRY_POINTS, ENVIRONMENT, discover, find
 from mooncake_bench.plugins.load import Parameter, PolicyClass, load_file
 from mooncake_bench.plugins.spec import Part, Spec, parse
 

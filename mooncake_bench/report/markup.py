@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mooncake_bench.report.sheets import Report, Sheet
-    from mooncake_bench.results.comparison import Comparison, Pairing
+    from mooncake_bench.results.compare import Comparison, Pairing
     from mooncake_bench.results.metrics import Value
     from mooncake_bench.results.run import Run
 

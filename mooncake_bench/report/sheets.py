@@ -15,7 +15,7 @@ from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, sha
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mooncake_bench.results.comparison import Comparison, Difference, Pairing
+    from mooncake_bench.results.compare import Comparison, Difference, Pairing
     from mooncake_bench.results.metrics import Value
     from mooncake_bench.results.run import Run
 
@@ -58,7 +58,7 @@ def report(comparison: Comparison, by: str | None = None) -> Report:
     if len(order) > 1:
         sheets.append(_paired(comparison, order))
     if by is not None:
-        sheets.append(_split(comparison, order, by))
+        sheets += [_split(comparison, i, by) for i in order]
     seen = [notice for i in order for notice in comparison.runs[i].notices]
     head = headline(comparison.runs[comparison.reference])
     return Report(tuple(head), tuple(sheets), tuple(dict.fromkeys([*comparison.notices, *seen])))
@@ -96,7 +96,6 @@ FIRST_TOKEN = (
     Column("p99", "p99_ttft_ms"),
     Column("queue", "mean_queue_ms"),
     Column("e2e", "mean_e2e_ms"),
-    Column("e2e p99", "p99_e2e_ms"),
 )
 TOKENS = (
     Column("n", "mean_tbt_ms", samples=True),
@@ -111,7 +110,6 @@ TOKENS = (
 )
 CACHE = (
     Column("hits", "hit_ratio_tokens", share),
-    Column("of blocks", "hit_ratio_blocks", share),
     Column("ceiling", "ceiling_ratio_tokens", share),
     Column("prefill ms", "mean_prefill_gpu_ms"),
     Column("×", "mean_prefill_gpu_ms", ratio=True),
@@ -190,7 +188,7 @@ def _reasons(label: str, run: Run) -> str:
 
 
 def _paired(comparison: Comparison, order: Sequence[int]) -> Sheet:
-    headers = ("policy", "both", "TTFT", "×", "95 % interval", "TBT", "×", "e2e", "×")
+    headers = ("policy", "both", "TTFT", "×", "95 % interval", "TBT", "×")
     rows = []
     for i in order:
         pairing = comparison.pairs[i]
@@ -203,9 +201,9 @@ def _paired(comparison: Comparison, order: Sequence[int]) -> Sheet:
 
 
 def _pair_cells(pairing: Pairing) -> tuple[str, ...]:
-    ttft, tbt, e2e = (pairing.differences.get(name) for name in ("ttft_ms", "tbt_ms", "e2e_ms"))
+    ttft, tbt = (pairing.differences.get(name) for name in ("ttft_ms", "tbt_ms"))
     interval = DASH if ttft is None or ttft.low_ms is None else f"{_signed(ttft.low_ms)} to {_signed(ttft.high_ms)}"
-    return (integer(pairing.both), *_change(ttft), interval, *_change(tbt), *_change(e2e))
+    return (integer(pairing.both), *_change(ttft), interval, *_change(tbt))
 
 
 def _change(difference: Difference | None) -> tuple[str, str]:
@@ -230,10 +228,10 @@ GROUP = (
 )
 
 
-def _split(comparison: Comparison, order: Sequence[int], by: str) -> Sheet:
+def _split(comparison: Comparison, run: int, by: str) -> Sheet:
     rows = []
-    for i in order:
-        for name, where in split(comparison.runs[i], by):
-            values = comparison.runs[i].metrics(where)
-            rows.append((comparison.labels[i], name, *(_shown(values, column) for column in GROUP)))
-    return Sheet(f"By {by}", ("policy", by, *(column.header for column in GROUP)), tuple(rows))
+    for name, where in split(comparison.runs[run], by):
+        values = comparison.runs[run].metrics(where)
+        rows.append((name, *(_shown(values, column) for column in GROUP)))
+    headers = (by, *(column.header for column in GROUP))
+    return Sheet(f"{comparison.labels[run]} by {by}", headers, tuple(rows))

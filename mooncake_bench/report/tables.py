@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.errors import ResultError, nearest
 from mooncake_bench.report import markup
 from mooncake_bench.report.sheets import Report, Sheet, report
-from mooncake_bench.results.comparison import Comparison, compare
+from mooncake_bench.results.compare import Comparison, compare
 from mooncake_bench.results.run import Run
 from mooncake_bench.results.split import split
 
@@ -105,22 +105,26 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 def _print_sheet(console: Console, sheet: Sheet, *, unicode: bool) -> None:
     console.print(markup.clean(sheet.title), style="bold")
-    console.print(_table(sheet, unicode=unicode))
+    console.print(_table(sheet, console.width, unicode=unicode))
     for note in sheet.notes:
         _line(console, note, "dim")
 
 
-def _table(sheet: Sheet, *, unicode: bool) -> Table:
+def _table(sheet: Sheet, width: int, *, unicode: bool) -> Table:
+    """The first column gives way when the screen is narrow, and the gaps between columns before it."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[Text(markup.clean(cell)) for cell in row] for row in (sheet.headers, *sheet.rows)]
+    widest = [max(row[i].cell_len for row in cells) for i in range(len(sheet.headers))]
+    gap = 1 if not unicode or sum(widest) + 2 * len(widest) - 1 <= width else 0
     table = Table(
-        box=box.SIMPLE_HEAD if unicode else box.ASCII2, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False,
+        box=box.SIMPLE_HEAD if unicode else box.ASCII2, pad_edge=False, padding=(0, gap, 0, 0), show_edge=False,
         header_style="bold",
     )  # fmt: skip
-    for i, header in enumerate(sheet.headers):
-        table.add_column(Text(header), justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
-    for row in sheet.rows:
-        table.add_row(*(Text(markup.clean(cell)) for cell in row))
+    for i, header in enumerate(cells[0]):
+        table.add_column(header, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
+    for row in cells[1:]:
+        table.add_row(*row)
     return table

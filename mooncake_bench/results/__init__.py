@@ -1,4 +1,7 @@
-"""One run's artefacts: records, folders, metrics, comparisons. Attributes are imported on first use."""
+"""One run's artefacts: records, folders, metrics, comparisons (:mod:`mooncake_bench.results.compare`).
+
+Attributes are imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mooncake_bench.results.comparison import Comparison, compare
     from mooncake_bench.results.run import Run, open_run, open_runs
     from mooncake_bench.results.store import resolve_runs
 
-__all__ = ["Comparison", "Run", "compare", "open_run", "open_runs", "resolve_runs"]
+__all__ = ["Run", "open_run", "open_runs", "resolve_runs"]
 
 _HOMES = {
-    "Comparison": "comparison",
     "Run": "run",
-    "compare": "comparison",
     "open_run": "run",
     "open_runs": "run",
     "resolve_runs": "store",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results.metrics import Value
     from mooncake_bench.results.run import Run
 
+MANY_UNMEASURED = 0.05  # share of one-token answers above which a TBT says little
 FEW = 100  # completions below which a p99 is one request
 ADMIT_ALL = "accept-all"
 # For runs whose manifest does not name its admission, the SPEC has to.
@@ -38,7 +39,7 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
         yield f"{label}: only {completed:,.0f} requests completed; a p99 is then one request"
     if failed:
         yield f"{label}: {failed:,.0f} requests failed: a decode instance's VRAM cannot hold them (--vram, --cluster)"
-    if unmeasured := _number(values, "n_tbt_unmeasured"):
+    if (unmeasured := _number(values, "n_tbt_unmeasured")) > MANY_UNMEASURED * completed:
         yield f"{label}: {unmeasured:,.0f} completed requests have no token gap; their TBT is not judged"
     if left_out := len(run.requests) - offered:
         yield f"{label}: {left_out:,.0f} requests that arrived during the warm-up are left out of every number"

@@ -29,6 +29,7 @@ def check(records: Records) -> None:
     check_hits(records)
     check_prefill_overlap(records)
     check_stays(records)
+    check_outputs(records)
     check_segments(records)
     check_batches(records)
 
@@ -112,7 +113,6 @@ def check_stays(records: Records) -> None:
     stays, segments, raw = records.stays, records.segments, records.replay.columns
     found = (stays.first >= 0) & (stays.last >= 0)
     _stay(records, found, "its steps exist")
-    check_outputs(records)
     if not len(stays):
         return
     _stay(records, segments.first_step[stays.first] == stays.first_step, "it begins with a segment")
@@ -120,7 +120,7 @@ def check_stays(records: Records) -> None:
     _stay(records, ends == stays.first_step + stays.steps, "it ends with a segment")
     _stay(records, segments.start_ps[stays.first] == stays.join_ps, "its first step starts when it joins")
     _stay(records, records.gap_ps > 0, "tokens follow one another in time")
-    first, last = stays.opens, np.append(stays.opens[1:], True) if len(stays) else stays.opens
+    first, last = stays.opens, np.append(stays.opens[1:], True)
     second = segments.start_ps + segments.step_ps
     agrees = raw["second_token_ps"][stays.request] == second[stays.first]
     _stay(records, ~first | agrees, "its request's second token ends its first step")

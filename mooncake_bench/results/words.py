@@ -28,8 +28,8 @@ def share(ratio: float | None) -> str:
         return DASH
     text = f"{100 * ratio:.1f} %"
     if text == "100.0 %" and ratio < 1:
-        return "> 99.9 %"
-    return "< 0.1 %" if text == "0.0 %" and ratio > 0 else text
+        return ">99.9 %"
+    return "<0.1 %" if text == "0.0 %" and ratio > 0 else text
 
 
 def factor(ratio: float | None) -> str:

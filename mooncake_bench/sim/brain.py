@@ -78,8 +78,6 @@ class Brain:
         self.set_hits(job, hits)
         if job.fetch_source is not None:
             job.fetched_tokens = job.hit_tokens - min(job.cached_blocks * self._block, job.input_tokens)
-        job.context = job.input_tokens + 1
-        job.steps_left = job.output_tokens - 1
         if ttft_ms is None:
             ttft_ms = self._estimate(job)
         elif not isfinite(ttft_ms):
@@ -134,21 +132,20 @@ class Brain:
 
     def reject_prefill(self, job: Job, now: int) -> str | None:
         """The admission's word when the request's turn has come."""
-        if not self._checks_prefill or job.route is None:
+        if not self._checks_prefill:
             return None
         self.view.at(now)
         return self._checked_reason(job, self.admission.reject_prefill(job.request, job.route, self.view))
 
     def reject_decode(self, job: Job, now: int) -> str | None:
         """The admission's word when the KV has arrived."""
-        if not self._checks_decode or job.route is None:
+        if not self._checks_decode:
             return None
         self.view.at(now)
         return self._checked_reason(job, self.admission.reject_decode(job.request, job.route, self.view))
 
     def late_decode(self, job: Job, now: int) -> int:
         """Where the request decodes, chosen when its prefill has ended."""
-        assert job.route is not None
         self.view.at(now)
         decode = self.router.late_decode(job.request, job.route, self.view)
         if decode is None:

@@ -5,7 +5,6 @@ At equal times: transfer ends, then prefill ends, decode boundaries, arrivals; t
 
 from __future__ import annotations
 
-import gc
 from heapq import heappop, heappush
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -42,6 +41,7 @@ class Cluster:
         self.now = 0
         self._heap: list[tuple[int, int, int, Handler, Any]] = []
         self._prefills = 0
+        self._on_flow_end, self._on_prefill_end = self._flow_ended, self._prefilled
         self.events = 0
         self.nodes = {i: PrefillNode(i) for i in prefill}
         self.network = Network([int(rate) for rate in cost.nic_bytes_per_s], self._post_flow, self._fetch_rate_changed)
@@ -60,22 +60,17 @@ class Cluster:
     # events: (time, rank and tie, epoch, handler, subject); stale when the subject's epoch has moved on
 
     def _post_flow(self, time: int, flow: Flow, epoch: int) -> None:
-        heappush(self._heap, (time, TRANSFER + flow.number, epoch, self._flow_ended, flow))
+        heappush(self._heap, (time, TRANSFER + flow.number, epoch, self._on_flow_end, flow))
 
     def _post_boundary(self, time: int, decoder: Decoder, epoch: int) -> None:
         heappush(self._heap, (time, BOUNDARY + decoder.instance, epoch, _boundary, decoder))
 
     def run(self, requests: Sequence[Request], arrivals_ps: Sequence[int], outputs: Sequence[int], progress: Callable[[int, int], None] | None = None) -> bool:
         """Everything from the first arrival to the last event. False when interrupted (Ctrl-C): what was done stays."""
-        enabled = gc.isenabled()
-        gc.disable()  # the loop makes no cycles; collections would only cost time
         try:
             self._loop(requests, arrivals_ps, outputs, progress)
         except KeyboardInterrupt:
             return False
-        finally:
-            if enabled:
-                gc.enable()
         return True
 
     def _loop(self, requests: Sequence[Request], arrivals_ps: Sequence[int], outputs: Sequence[int], progress: Callable[[int, int], None] | None) -> None:
@@ -176,7 +171,7 @@ class Cluster:
         store.unpin(job.stored)
         fetched = set(job.fetch_blocks) if job.fetch_source is not None else set()
         lost = [block for block in job.new_blocks if block not in fetched]
-        store.drop(block for block in lost if block not in store.pinned)
+        store.drop([block for block in lost if block not in store.pinned])
         heirs = {block for block in lost if block in store.pinned}
         for other in node.queue:
             mine = [block for block in other.stored if block in heirs]
@@ -197,17 +192,17 @@ class Cluster:
         job.start_ps = now
         node.busy_end = end = now + job.prefill_ps
         self._prefills += 1
-        heappush(self._heap, (end, PREFILL + self._prefills, node.epoch, self._prefilled, node))
+        heappush(self._heap, (end, PREFILL + self._prefills, node.epoch, self._on_prefill_end, node))
         size = job.input_tokens * self._kv
         job.stream = self.network.start(now, node.instance, job.decode, size, cap=size // job.prefill_ps)
 
     def _recount(self, node: PrefillNode, job: Job) -> None:
         """Blocks this request counted on were dropped with the request that promised them: it computes them itself."""
-        get, ready = self.pool.index.holders.get, self.pool.nodes[node.instance].ready_bit
+        is_ready = self.pool.nodes[node.instance].is_ready
         blocks = job.request.blocks
         fetched = set(job.fetch_blocks) if job.fetch_source is not None else set()
         hits = 0
-        while hits < job.hit_blocks and (get(blocks[hits], 0) & ready or blocks[hits] in fetched):
+        while hits < job.hit_blocks and (is_ready(blocks[hits]) or blocks[hits] in fetched):
             hits += 1
         self.brain.set_hits(job, hits)
 
@@ -222,7 +217,6 @@ class Cluster:
         self.state.queue_requests[node.instance] -= 1
         stays = not self.brain.decides_late or self._keeps_decode(job, now)
         self.state.promised.put(job.row, job.decode, job.context, -1, now)
-        assert job.stream is not None
         if job.output_tokens == 1:
             self._finish_at_first_token(job, now)
         elif stays:
@@ -251,7 +245,6 @@ class Cluster:
         return False
 
     def _finish_at_first_token(self, job: Job, now: int) -> None:
-        assert job.stream is not None
         self.network.stop(now, job.stream)
         self.state.promised.remove(job.row)
         self._unroute(job)
@@ -262,8 +255,10 @@ class Cluster:
 
     def _flow_ended(self, flow: Flow, now: int) -> None:
         self.network.stop(now, flow)
-        assert flow.done is not None
-        flow.done(now, flow.owner)
+        done, owner = flow.done, flow.owner
+        flow.owner = None  # its owner holds the flow: no cycles for the collector
+        assert done is not None
+        done(now, owner)
 
     def _kv_arrived(self, now: int, job: Job) -> None:
         job.kv_arrival_ps = now

@@ -95,12 +95,13 @@ class Decoder:
         if self.batch and self.plan:
             self._close(now)
         self.start = now
-        self._leave(now)
-        while True:
+        if self.batch:
+            self._leave(now)
+        while self.waiting or self.preempted or self.tokens + self.batch > self.vram:
             self._join(now)
             while self.tokens + self.batch > self.vram:
                 self._preempt(now)
-            if self.batch or not (self.preempted or self.waiting):
+            if self.batch:
                 break
         self._open(now)
 
@@ -175,4 +176,7 @@ class Decoder:
         self.growth = growth = self.token_ps * batch
         plan = min(self.finishes[0][0] - self.steps, (self.vram - self.tokens) // batch)
         self.columns.set(self.instance, now, step, growth, batch, self.tokens, self.steps)
-        self._set_boundary(now + elapsed(plan, step, growth), plan)
+        self.plan = plan
+        self.boundary = end = now + elapsed(plan, step, growth)
+        self.epoch += 1
+        self.post(end, self, self.epoch)

@@ -18,26 +18,29 @@ NEVER = -1  # a time that has not come
 class Job:
     """Everything the records need, filled in as the request moves. Times in ps, ``NEVER`` until they come."""
 
-    status = UNFINISHED
-    reject_stage = 0
-    reject_reason = -1
-    prefill = decode = -1
-    route: Route | None = None
-    cached_blocks = 0  # leading blocks its node held at routing
-    hit_blocks = hit_tokens = fetched_tokens = computed = 0
-    prefill_ps = 0  # what its prefill takes
-    predicted_ttft_ms: float | None = None
-    predicted_tbt_ms: float | None = None
-    head_ps = start_ps = first_token_ps = kv_arrival_ps = first_join_ps = end_ps = NEVER
-    joined_ps = joined_step = NEVER  # of its present stay in a batch
-    context = steps_left = preemptions = 0
-    fetch_source: int | None = None
-    fetch: Flow | None = None
-    fetch_blocks: Sequence[int] = ()
-    stream: Flow | None = None
-    new_blocks: Sequence[int] = ()
-    stored: Sequence[int] = ()
-    waits_for: Job | None = None
+    __slots__ = (
+        "arrival_ps", "cached_blocks", "computed", "context", "decode", "end_ps", "fetch", "fetch_blocks", "fetch_source",
+        "fetched_tokens", "first_join_ps", "first_token_ps", "head_ps", "hit_blocks", "hit_tokens", "input_tokens",
+        "joined_ps", "joined_step", "kv_arrival_ps", "new_blocks", "output_tokens", "predicted_tbt_ms",
+        "predicted_ttft_ms", "preemptions", "prefill", "prefill_ps", "reject_reason", "reject_stage", "request",
+        "route", "row", "start_ps", "status", "steps_left", "stored", "stream", "waits_for",
+    )  # fmt: skip
+
+    prefill: int
+    decode: int
+    route: Route
+    cached_blocks: int  # leading blocks its node held at routing
+    hit_blocks: int
+    hit_tokens: int
+    computed: int
+    prefill_ps: int  # what its prefill takes
+    predicted_ttft_ms: float
+    predicted_tbt_ms: float | None
+    joined_ps: int  # of its present stay in a batch
+    joined_step: int
+    new_blocks: Sequence[int]
+    stored: Sequence[int]
+    stream: Flow
 
     def __init__(self, row: int, request: Request, arrival_ps: int, output_tokens: int) -> None:
         self.row = row
@@ -45,3 +48,14 @@ class Job:
         self.arrival_ps = arrival_ps
         self.input_tokens = request.input_tokens
         self.output_tokens = output_tokens
+        self.context = request.input_tokens + 1
+        self.steps_left = output_tokens - 1
+        self.status = UNFINISHED
+        self.reject_stage = self.fetched_tokens = self.preemptions = 0
+        self.reject_reason = -1
+        self.head_ps = self.start_ps = self.first_token_ps = self.kv_arrival_ps = NEVER
+        self.first_join_ps = self.end_ps = NEVER
+        self.fetch: Flow | None = None
+        self.fetch_source: int | None = None
+        self.fetch_blocks: Sequence[int] = ()
+        self.waits_for: Job | None = None

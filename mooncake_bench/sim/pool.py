@@ -2,8 +2,8 @@
 
 Rule 3 and 4 of the simulator's physics. A block on a node is *promised* from routing (a hit on its own node only)
 and *ready*, so fetchable by others, when its prefill or fetch ends. The index holds one integer a block: bit ``i``
-says that instance ``i`` holds it (promised or ready), bit ``N + i`` that it is ready there, so one AND a block
-follows the prefixes of all instances and of both states at once.
+says that instance ``i`` has it, so one AND a block follows the prefixes of all instances at once. The few blocks that
+are only promised somewhere stand in a second, small table of the same form.
 """
 
 from __future__ import annotations
@@ -41,24 +41,30 @@ class PrefixIndex:
         self.instances = instances
         self.block_tokens = block_tokens
         self.holders: dict[int, int] = {}
-        self._all = (1 << 2 * instances) - 1
+        self.promised: dict[int, int] = {}
+        self._all = (1 << instances) - 1
         self._bits: dict[int, tuple[int, ...]] = {}
         self._matches: dict[tuple[int, ...], Match] = {}
 
     def match(self, blocks: Sequence[int]) -> Match:
         """How far each instance's copy of this prefix reaches."""
-        get = self.holders.get
-        alive = self._all
-        levels: list[int] = []  # (bits that end, at this length) pairs
+        get, promised, shift = self.holders.get, self.promised, self.instances
+        alive = ready = self._all
+        levels: list[int] = []  # (bits that end, at this length) pairs; those of `ready` N places up
         for position, block in enumerate(blocks):
             held = get(block, 0) & alive
             if held != alive:
-                levels += (alive ^ held, position)
+                gone = alive ^ held
+                levels += (gone | (gone & ready) << shift, position)
                 if not held:
                     break
                 alive = held
+                ready &= held
+            if block in promised and (late := promised[block] & ready):
+                levels += (late << shift, position)
+                ready ^= late
         else:
-            levels += (alive, len(blocks))
+            levels += (alive | ready << shift, len(blocks))
         key = tuple(levels)
         found = self._matches.get(key)
         return self._spread(key) if found is None else found
@@ -90,8 +96,7 @@ class Node:
     """One instance's store. Blocks in use are pinned; the policy names a victim among the others."""
 
     __slots__ = (
-        "bits", "capacity", "eviction", "evictions", "extra_pins", "held", "index", "pinned", "ready_bit", "refused",
-        "resident",
+        "capacity", "eviction", "evictions", "extra_pins", "held", "index", "pinned", "refused", "resident",
     )  # fmt: skip
 
     def __init__(self, instance: int, capacity: int, index: PrefixIndex, eviction: Eviction) -> None:
@@ -100,8 +105,6 @@ class Node:
         self.eviction = eviction
         self.resident = 0
         self.held = 1 << instance
-        self.ready_bit = 1 << (instance + index.instances)
-        self.bits = self.held | self.ready_bit
         self.pinned: set[int] = set()
         self.extra_pins: dict[int, int] = {}  # pins beyond the first of a block pinned more than once
         self.evictions = 0
@@ -118,19 +121,14 @@ class Node:
     def unpin(self, blocks: Sequence[int]) -> None:
         """Undo one :meth:`pin` of each block."""
         extra = self.extra_pins
-        if not extra or extra.keys().isdisjoint(blocks):
-            self.pinned.difference_update(blocks)
-            return
-        last = []
-        for block in blocks:
-            count = extra.get(block)
-            if count is None:
-                last.append(block)
-            elif count == 1:
+        last = set(blocks)
+        for block in last & extra.keys() if extra else ():
+            last.discard(block)
+            if extra[block] == 1:
                 del extra[block]
             else:
-                extra[block] = count - 1
-        self.pinned.difference_update(last)
+                extra[block] -= 1
+        self.pinned -= last
 
     def missing(self, blocks: Sequence[int], start: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Blocks from ``start`` on that are not stored here (those before are known to be).
@@ -157,8 +155,12 @@ class Node:
             if room < wanted:
                 self.refused += wanted - room
                 blocks = blocks[:room]
-        holders = self.index.holders
-        holders.update(zip(blocks, entries) if entries else dict.fromkeys(blocks, self.held))  # noqa: B905
+        held, promised = self.held, self.index.promised
+        new = dict.fromkeys(blocks, held)
+        self.index.holders.update(zip(blocks, entries) if entries else new)  # noqa: B905
+        if any(map(promised.get, blocks)):
+            new = {block: promised.get(block, 0) | held for block in blocks}
+        promised.update(new)
         self.resident += len(blocks)
         if self.resident > self.capacity:
             raise InvariantError(f"a node holds {self.resident} blocks of a capacity of {self.capacity}")
@@ -169,16 +171,15 @@ class Node:
         possible = min(wanted, self.resident - len(self.pinned))
         if possible <= 0:
             return 0
-        holders, held, keep, pinned = self.index.holders, self.held, ~self.bits, self.pinned
+        holders, held, pinned = self.index.holders, self.held, self.pinned
         victims = self.eviction.evict_many(possible, pinned)
         pop = holders.pop
         for victim in victims:
             bits = pop(victim, 0)
             if not bits & held or victim in pinned:
                 self._reject_victim(victim)
-            bits &= keep
-            if bits:
-                holders[victim] = bits
+            if bits != held:
+                holders[victim] = bits ^ held
         if len(victims) != possible:
             raise PolicyError(f"policy {self.eviction.name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
         self.resident -= possible
@@ -192,22 +193,24 @@ class Node:
 
     def set_ready(self, blocks: Sequence[int]) -> None:
         """These promised blocks can be fetched by others from now on."""
-        holders, bit = self.index.holders, self.ready_bit
-        found = [holders[block] for block in blocks]
-        if found.count(self.held) == len(found):  # nobody else has them
-            holders.update(dict.fromkeys(blocks, self.bits))
-        else:
-            holders.update((block, bits | bit) for block, bits in zip(blocks, found, strict=True))
-
-    def drop(self, blocks: Iterable[int]) -> None:
-        """Forget promised blocks that nobody will compute."""
-        holders, keep = self.index.holders, ~self.bits
+        promised, held = self.index.promised, self.held
         for block in blocks:
-            bits = holders[block] & keep
+            bits = promised.pop(block, 0) & ~held
+            if bits:
+                promised[block] = bits
+
+    def is_ready(self, block: int) -> bool:
+        """Whether this node has the block's KV."""
+        return bool(self.index.holders.get(block, 0) & ~self.index.promised.get(block, 0) & self.held)
+
+    def drop(self, blocks: Sequence[int]) -> None:
+        """Forget promised blocks that nobody will compute."""
+        self.set_ready(blocks)
+        holders, held = self.index.holders, self.held
+        for block in blocks:
+            bits = holders.pop(block) ^ held
             if bits:
                 holders[block] = bits
-            else:
-                del holders[block]
             self.resident -= 1
             self.eviction.remove(block)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from mooncake_bench.sim.state import ClusterState
 from mooncake_bench.sim.view import PS_PER_MS, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -83,6 +85,29 @@ def run(
     ``progress(done, total, simulated_ms)`` is called every few hundred arrivals. ``cost`` replaces the setup's cost
     model (tests). Raises SetupError, TraceError or PolicyError; Ctrl-C ends the replay early with ``interrupted`` set.
     """
+    with no_collections():
+        return _run(trace, setup, progress, policy_dirs, cost)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Without the cyclic garbage collector: a replay makes many objects and few cycles, collections only cost time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _run(
+    trace: Trace,
+    setup: Setup,
+    progress: Callable[[int, int, float], None] | None,
+    policy_dirs: Sequence[Path],
+    cost: CostModel | None,
+) -> Replay:
     selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
     roles = [role for role, _ in setup.instances]
     prefill = [i for i, role in enumerate(roles) if role == "P"]
@@ -96,7 +121,9 @@ def run(
     requests = _requests(selected, policies.oracle)
     report = _reporter(progress, len(requests))
     finished = cluster.run(requests, arrivals, selected.output_tokens.tolist(), report)
-    return _gather(selected, setup, policies, cost, cluster, arrivals, interrupted=not finished)
+    replay = _gather(selected, setup, policies, cost, cluster, arrivals, interrupted=not finished)
+    cluster.jobs.clear()  # most of the memory; the cluster itself is a cycle and goes with the next collection
+    return replay
 
 
 def arrival_ps(trace: Trace, speedup: float) -> list[int]:

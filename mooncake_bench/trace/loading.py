@@ -8,7 +8,7 @@ import io
 import zlib
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from mooncake_bench.errors import TraceError, nearest
 from mooncake_bench.paths import bundled
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mooncake_bench.trace.model import Trace
 
 MAX_BYTES = 2**30  # of a file, decompressed: a larger one is refused rather than filling the memory
+CHUNK_BYTES = 2**22
 MAX_NEIGHBOURS = 1_000  # files of a folder looked at for a name that was meant
 ARROW_MAGIC = b"ARROW1"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -75,12 +76,21 @@ def _existing(path: Path, name: str, names: list[str]) -> Path:
 def _bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+            data = _at_most(stream, MAX_BYTES + 1)
     except OSError as error:
         raise TraceError(f"trace {str(path)!r} cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
         raise TraceError(f"trace {str(path)!r} has more than {MAX_BYTES:,} bytes, the limit for one trace file")
     return data
+
+
+def _at_most(stream: IO[bytes] | gzip.GzipFile, limit: int) -> bytes:
+    """All bytes of a stream, or the first ones once there are ``limit``; memory grows with what is there."""
+    parts, size = [], 0
+    while size < limit and (part := stream.read(CHUNK_BYTES)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def _load_text(path: Path, data: bytes, block_tokens: int | None, timestamp_unit: str) -> Trace:
@@ -105,7 +115,7 @@ def _gunzipped(data: bytes, label: str) -> bytes:
     """The text of a gzip file; refused when truncated, damaged, or larger than MAX_BYTES."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            text = stream.read(MAX_BYTES + 1)
+            text = _at_most(stream, MAX_BYTES + 1)
     except EOFError:
         raise TraceError(f"{label}: the gzip file is truncated ({len(data):,} bytes); fetch or copy it again") from None
     except (OSError, zlib.error) as error:

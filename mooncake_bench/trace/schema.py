@@ -88,12 +88,19 @@ def from_rows(rows: list[tuple[float, int, int, Sequence[int]]], block_tokens: i
     raw = RawColumns(
         label=f"trace {name!r}",
         timestamp=np.array([row[0] for row in rows], np.float64),
-        input_tokens=np.array([row[1] for row in rows], np.int64),
-        output_tokens=np.array([row[2] for row in rows], np.int64),
+        input_tokens=_integers([row[1] for row in rows], name, "input_tokens"),
+        output_tokens=_integers([row[2] for row in rows], name, "output_tokens"),
         block_offsets=offsets,
-        block_ids=np.array([block for row in rows for block in row[3]], np.int64),
+        block_ids=_integers([block for row in rows for block in row[3]], name, "block_ids"),
     )
     return finish(raw, name, block_tokens, "ms")
+
+
+def _integers(values: list[int], name: str, column: str) -> Ints:
+    odd = next((value for value in values if not isinstance(value, int | np.integer) or abs(int(value)) >= 2**63), None)
+    if odd is not None:
+        raise TraceError(f"trace {name!r}, field {column!r}: found {odd!r}; expected 64-bit integers")
+    return np.array(values, np.int64)
 
 
 def _first(bad: NDArray[np.bool_]) -> int | None:
@@ -144,10 +151,9 @@ def _check_no_repeats(raw: RawColumns) -> None:
     inside = falls + 1 < raw.block_offsets[np.searchsorted(raw.block_offsets, falls, side="right")]
     rows = np.unique((np.searchsorted(raw.block_offsets, falls, side="right") - 1)[inside])
     for row in rows.tolist():
-        ids = raw.block_ids[raw.block_offsets[row] : raw.block_offsets[row + 1]]
-        values, counts = np.unique(ids, return_counts=True)
-        if len(values) < len(ids):
-            again = values[counts > 1][0]
+        ids = raw.block_ids[raw.block_offsets[row] : raw.block_offsets[row + 1]].tolist()
+        if len(set(ids)) < len(ids):
+            again = next(block for at, block in enumerate(ids) if block in ids[:at])
             raise raw.error(row, "block_ids", f"id {again} twice", "each id at most once in a row")
 
 

@@ -18,7 +18,8 @@ TRACE = SHARED / "traces" / "mooncake-fast25" / "conversation_trace.jsonl"
 ORACLE = SHARED / "oracles" / "mooncake-conversation.json"
 
 pytestmark = pytest.mark.skipif(
-    not (TRACE.is_file() and ORACLE.is_file()), reason="the conversation trace and its oracle are not beside the repository"
+    not (TRACE.is_file() and ORACLE.is_file()),
+    reason="the conversation trace and its oracle are not beside the repository",
 )
 
 SPECS = {  # the oracle's name: ours

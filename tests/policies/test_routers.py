@@ -1,4 +1,4 @@
-"""Each router against a still cluster: instances 0-2 prefill, 3-4 decode; 1 computed token = 1 ms, 1 fetched = 0.01 ms."""
+"""Each router against a still cluster: 0-2 prefill, 3-4 decode; a computed token takes 1 ms, a fetched one 0.01 ms."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def test_kvcache_centric_stays_local_when_the_remote_prefix_is_exactly_threshold
     found = router("kvcache-centric").route(REQUEST, scene(queue=[0, 5000, 9000], cached=[512, 2048, 0]))
     assert found == Route(prefill=0, ttft_ms=3584.0)
     # a hair less of a threshold and it fetches 1536: 15.36 + 2048
-    found = router("kvcache-centric:threshold=3.99").route(
-        REQUEST, scene(queue=[0, 5000, 9000], cached=[512, 2048, 0])
-    )
+    found = router("kvcache-centric:threshold=3.99").route(REQUEST, scene(queue=[0, 5000, 9000], cached=[512, 2048, 0]))
     assert found == Route(prefill=0, fetch_from=1, ttft_ms=pytest.approx(2063.36))  # type: ignore[arg-type]
 
 

@@ -1,47 +1,4 @@
-"""The reference simulator: every decode step is an event, every number is worked out anew. Written from DESIGN.md.
-
-CHOICES, where the rules leave one. [n] gives mean TTFT of the conversation trace at the defaults under Algorithm 1,
-which must be 1,403.53 ms (cache-aware: 1,568.14 ms), or rule 9's counts of rejected requests, where it was measured.
-
- 1. Remaining fetch of a head the node idles for (view.queue_ms): its projected end at the present rates, minus now
-    [1,403.53]. Bytes left at the uncontended rate gives 1,402.01; leaving it out gives 1,402.54.
- 2. view.promised.since_ms: the true prefill end once there; before, now + the queue as it stands (remainder of the
-    running, remaining fetch of the head, E of those before, its own E) [predictive at t_d 15 s: 1,201]. The
-    prediction made at routing gives 1,217.
-    The end of a running prefill is its true one; later fetches in the queue are not waited for (waiting: 1,201 too).
- 3. A waiting request in the predictive load ages like a promised one (gone once t_d has passed) or is not counted at
-    all: the same numbers [1,201]. Counting it whatever its age gives 1,191. Leaving the candidate out gives 1,340.
-    Contexts are those of now. At t_d 5-10 s no reading matters: all 758 rejections are of the TTFT.
- 4. Every block of the prompt that is present is pinned at routing, holes beyond the first miss too [no effect].
- 5. All stored blocks of the prompt are touched, new ones included, and blocks beyond a hole. Head first instead of
-    tail first gives 1,403.58 (cache-aware 1,561.89); not touching the source of a fetch gives 1,396.48.
- 6. Slots are taken one by one, an eviction and its insertion together, so an Eviction sees evict, insert, evict,
-    insert.
- 7. Hits are counted at routing (view, E of the queued) and once more at prefill start, from what is ready by then and
-    what this request fetched. Both agree under FIFO, unless a promised request was dropped, a Router.order overtook,
-    or a block refused to this request at routing was stored and fetched for a later one in between (it is then used).
- 8. A request dropped when its turn came: its blocks are unpinned, those not ready and pinned by nobody else are
-    removed; a fetch under way is cancelled. Its columns keep the hits and the computed tokens estimated at routing.
- 9. "Its turn to prefill": when it becomes the head, before the wait for its fetch. Router.order is asked at that
-    moment.
-10. A fetch brings all that the holder has ready beyond the local hit (promised blocks count as local). A holder
-    without a longer prefix, or the instance itself, is a wrong decision.
-11. Preempted requests count their context at preemption in routed_tokens; their since_ms is the KV's arrival. A
-    rejoin sets a new since_ms in view.joined, tells "joined" again, and leaves join_ps alone.
-12. If the last one left cannot grow, it is preempted, and fails in a boundary at the same instant.
-13. A request being asked about at arrival or at its KV's arrival is in no column of the view (nor in routed_tokens).
-14. The view within an event shows what has been done so far: at a prefill end the pool is updated and the stream
-    reset, then late_decode, "first_token" and "finished" are told, then the next head is called.
-15. late_decode to another instance: the stream so far is lost, all V bytes are sent anew, uncapped. It is asked of
-    one-token requests too, so that it leaks nothing.
-16. "Creation order" is that of the flow for transfer ends, of the prefill's start for prefill ends, of the instance
-    id for decode boundaries (an engine that skips steps creates them in another order), of the trace for arrivals.
-17. A request rejected at arrival keeps prefill_instance -1 and counts of 0; its predicted TTFT is kept.
-18. Progressive filling sets a level, not increments: a lone flow runs at exactly the NIC's rate, a capped one at its
-    cap.
-19. ``wrong role`` in view.fetch_ms, prefill_ms, queue_ms (decode instances) and step_ms (prefill instances) reads
-    inf.
-"""
+"""The reference simulator: every decode step is an event, every number is worked out anew. Written from DESIGN.md."""
 
 from __future__ import annotations
 
@@ -54,7 +11,7 @@ import numpy as np
 
 from mooncake_bench.api import Request
 
-from .network import Flow, Network
+from .network import SCALE, Flow, Network
 from .pool import Pool
 from .state import Decoder, Job, Node, Req, Result
 from .view import View
@@ -81,7 +38,7 @@ class Engine:
         for node in self.nodes:
             node.pool.policy.open(options["pool_blocks"])
         self.decoders = [Decoder(prefill + i, int(cost.vram_tokens[prefill + i])) for i in range(decode)]
-        self.network = Network([float(x) for x in cost.nic_bytes_per_s], self._post_transfer)
+        self.network = Network([int(x) for x in cost.nic_bytes_per_s], self._post_transfer)
         self.promised: list[Job] = []  # admitted, KV not yet at the decode instance
         self.now = 0
         self.version = 0  # grows with every change that a view could show
@@ -154,7 +111,8 @@ class Engine:
         if route.ttft_ms is None:
             fetched = np.full(self.N, hit_tokens - local_tokens)
             fetch_ms = self.view.fetch_ms(fetched, route.fetch_from or 0)[p] if fetched[0] else 0.0
-            prefill_ms = self.view.prefill_ms(job.request, np.full(self.N, hit_tokens))[p]
+            computed = max(1, n - hit_tokens)
+            prefill_ms = self.cost.prefill_ps(p, computed, n - computed) / 1e9
             route = route._replace(ttft_ms=float(self.view.queue_ms[p] + fetch_ms + prefill_ms))
         job.route = route
         job.columns["predicted_ttft_ms"] = route.ttft_ms
@@ -170,7 +128,9 @@ class Engine:
         node = self.nodes[p]
         job.decode = job.route.decode  # type: ignore[assignment]
         job.columns.update(prefill_instance=p, decode_instance=job.decode)
-        job.pinned = node.pool.commit(job.req.blocks, self.tail_first)
+        job.pinned, job.new = node.pool.commit(job.req.blocks, self.tail_first)
+        promises = [other for other in node.queue if set(other.new) & set(job.pinned)]
+        job.waits_for = promises[-1] if promises else None
         self.promised.append(job)
         if hits > local:
             job.fetched = range(local, hits)
@@ -185,10 +145,8 @@ class Engine:
         node.queue.append(job)
         if hits > local:
             self.counters["fetches"] += 1
-            total = float(tokens * self.cost.kv_bytes_per_token)
-            job.fetch = self.network.add(
-                self.now, job.route.fetch_from, p, total, math.inf, lambda: self.fetch_end(job)  # type: ignore[arg-type]
-            )  # fmt: skip
+            total = tokens * self.cost.kv_bytes_per_token
+            job.fetch = self.network.add(self.now, job.route.fetch_from, p, total, None, lambda: self.fetch_end(job))
         self.next_head(node)
 
     def count_hits(self, job: Job, hits: int) -> None:
@@ -202,49 +160,58 @@ class Engine:
         while node.running is None and node.head is None and node.queue:
             index = self.router.order(self.nodes.index(node), [job.request for job in node.queue], self.view)
             job = node.queue[index]
+            while job.waits_for in node.queue:
+                job = job.waits_for
             job.columns["head_ps"] = self.now
-            reason = self.admission.reject_prefill(job.request, job.route, self.view)
-            if reason is not None:
-                self.drop(node, job, reason)
-                continue
             node.head = job
             self.version += 1
-            if job.fetch is None:
-                self.start(node)
+            self.turn(node)
+
+    def turn(self, node: Node) -> None:
+        """The head may start if its fetch is done; then the admission has its word."""
+        job = node.head
+        if job.fetch is not None:
+            return
+        reason = self.admission.reject_prefill(job.request, job.route, self.view)
+        if reason is None:
+            self.start(node)
+        else:
+            self.drop(node, job, reason)
 
     def drop(self, node: Node, job: Job, reason: str) -> None:
         self.version += 1
+        node.head = None
         node.queue.remove(job)
+        node.dropped = True
         self.promised.remove(job)
-        if job.fetch is not None:
-            self.nodes[job.route.fetch_from].pool.unpin(job.fetch_pins)  # type: ignore[index]
-            self.network.remove(self.now, job.fetch)
-            job.fetch = None
         node.pool.drop(job.pinned)
+        job.columns.update(hit_blocks=0, hit_tokens=0, fetched_tokens=0, computed_tokens=0)
         self.leave(job, "rejected", "prefill", reason)
 
     def start(self, node: Node) -> None:
         job = node.head
-        assert job is not None
         node.head = None
         node.queue.remove(job)
         node.running = job
-        hits = 0
-        for position, block in enumerate(job.req.blocks):
-            here = node.pool.stored.get(block)
-            if not (here is not None and here.ready) and not (job.fetch_done and position in job.fetched):
-                break
-            hits += 1
-        self.count_hits(job, hits)
+        if node.dropped:
+            self.count_hits(job, min(job.columns["hit_blocks"], self.there(node, job)))
         n, computed = job.req.input_tokens, job.columns["computed_tokens"]
         length = self.cost.prefill_ps(job.route.prefill, computed, n - computed)
         job.columns["start_ps"] = self.now
         node.running_end_ps = self.now + length
         self.version += 1
         self._post(node.running_end_ps, PREFILL_END, self._created, lambda: self.prefill_end(node, job))
-        kv = float(n * self.cost.kv_bytes_per_token)
-        cap = kv / (length / 1e12) if length else math.inf
-        job.stream = self.network.add(self.now, job.route.prefill, job.decode, kv, cap, None)
+        kv = n * self.cost.kv_bytes_per_token
+        job.stream = self.network.add(self.now, job.route.prefill, job.decode, kv, kv * SCALE // length, None)
+
+    @staticmethod
+    def there(node: Node, job: Job) -> int:
+        """Leading blocks that are ready on its node, or that it has fetched."""
+        for position, block in enumerate(job.req.blocks):
+            here = node.pool.stored.get(block)
+            if not (here is not None and here.ready) and position not in job.fetched:
+                return position
+        return len(job.req.blocks)
 
     def prefill_end(self, node: Node, job: Job) -> None:
         node.running, node.running_end_ps = None, -1
@@ -255,22 +222,21 @@ class Engine:
         self.version += 1
         late = self.router.late_decode(job.request, job.route, self.view)
         assert job.stream is not None
+        moves = late is not None and late != job.decode
+        if moves:
+            assert self.P <= late < self.N, f"{late} is not a decode instance"
+            job.decode = job.columns["decode_instance"] = late
+            job.route = job.route._replace(decode=late)
+        kv = job.req.input_tokens * self.cost.kv_bytes_per_token
         if job.req.output_tokens == 1:
             self.network.remove(self.now, job.stream)
             self.promised.remove(job)
-        elif late is not None and late != job.decode:
-            assert self.P <= late < self.N, f"{late} is not a decode instance"
-            job.decode = late
-            job.columns["decode_instance"] = late
-            job.route = job.route._replace(decode=late)
+        elif moves:
             self.network.remove(self.now, job.stream)
-            total = float(job.req.input_tokens * self.cost.kv_bytes_per_token)
-            job.stream = self.network.add(
-                self.now, job.route.prefill, late, total, math.inf, lambda: self.kv_arrival(job)
-            )
+            job.stream = self.network.add(self.now, job.route.prefill, late, kv, None, lambda: self.kv_arrival(job))
         else:
-            floor = float(job.req.input_tokens * self.cost.kv_bytes_per_token) / self.cost.layers
-            self.network.release(self.now, job.stream, floor, lambda: self.kv_arrival(job))
+            last_layer = -(-kv * SCALE // self.cost.layers)
+            self.network.release(self.now, job.stream, last_layer, lambda: self.kv_arrival(job))
         self.tell("first_token", job)
         if job.req.output_tokens == 1:
             self.leave(job, "completed")
@@ -288,16 +254,17 @@ class Engine:
     def fetch_end(self, job: Job) -> None:
         node = self.nodes[job.route.prefill]
         self.nodes[job.route.fetch_from].pool.unpin(job.fetch_pins)  # type: ignore[index]
-        job.fetch, job.fetch_done = None, True
+        job.fetch = None
         mine = set(job.pinned)
         node.pool.make_ready(b for b in (job.req.blocks[i] for i in job.fetched) if b in mine)
         if node.head is job:
-            self.start(node)
+            self.turn(node)
+            self.next_head(node)
 
     def remaining_fetch_ps(self, flow: Flow) -> float:
         if self.head_fetch == "uncontended":
-            left = flow.total - flow.sent - flow.rate * (self.now - flow.since_ps) / 1e12
-            return left / min(self.network.nic[flow.source], self.network.nic[flow.target]) * 1e12
+            left = flow.size - flow.sent - flow.rate * (self.now - flow.since_ps)
+            return left / min(self.network.nic[flow.source], self.network.nic[flow.target])
         if self.head_fetch == "none":
             return 0
         return flow.end_ps - self.now if flow.end_ps is not None else math.inf
@@ -331,14 +298,15 @@ class Engine:
             job.columns["preemptions"] += 1
             decoder.preempted.append(job)
             self.version += 1
+            if not decoder.batch:
+                self.join(decoder)
         if decoder.batch:
             decoder.stepping = True
             self.counters["steps"] += 1
             step = self.cost.decode_ps(decoder.number, len(decoder.batch))
             step += self.cost.token_ps(decoder.number) * self.tokens(decoder)
+            decoder.step_end_ps = self.now + step
             self._post_boundary(decoder, self.now + step)
-        elif decoder.preempted or decoder.waiting:
-            self._post_boundary(decoder, self.now)
 
     def tokens(self, decoder: Decoder) -> int:
         return sum(job.context for job in decoder.batch)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PS = 1e12  # picoseconds in a second
+SCALE = 10**12  # a rate in whole bytes/s times a time in ps is a size in bytes x 10^12: all of it exact integers
 
 
 @dataclass(eq=False)
@@ -19,17 +18,17 @@ class Flow:
     number: int  # creation order: breaks ties of transfer ends
     source: int
     target: int
-    total: float  # bytes to send
-    cap: float  # most bytes per second it asks for
+    size: int  # to send, bytes x 10^12
+    cap: int | None  # most bytes per second it asks for; None: whatever it gets
     done: Callable[[], None] | None  # called at its end; None: a stream during its prefill, which has no end yet
-    sent: float = 0.0
-    rate: float = 0.0
+    sent: int = 0
+    rate: int = -1  # not set yet
     since_ps: int = 0
     end_ps: int | None = None
     epoch: int = 0
 
     def settle(self, now: int) -> None:
-        self.sent += self.rate * (now - self.since_ps) / PS
+        self.sent += self.rate * (now - self.since_ps)
         self.since_ps = now
 
 
@@ -37,32 +36,31 @@ class Flow:
 class Network:
     """All flows of the cluster. ``post(time, flow, epoch)`` schedules a transfer end."""
 
-    nic: Sequence[float]  # bytes per second of each node, each way
+    nic: Sequence[int]  # bytes per second of each node, each way
     post: Callable[[int, Flow, int], None]
     flows: list[Flow] = field(default_factory=list)
     created: int = 0
 
     def add(
-        self, now: int, source: int, target: int, total: float, cap: float, done: Callable[[], None] | None
+        self, now: int, source: int, target: int, size_bytes: int, cap: int | None, done: Callable[[], None] | None
     ) -> Flow:
-        flow = Flow(self.created, source, target, total, cap, done, since_ps=now)
+        flow = Flow(self.created, source, target, size_bytes * SCALE, cap, done, since_ps=now)
         self.created += 1
         self.flows.append(flow)
         self.refill(now)
         return flow
 
     def remove(self, now: int, flow: Flow) -> None:
-        flow.settle(now)
         flow.epoch += 1
         self.flows.remove(flow)
         self.refill(now)
 
-    def release(self, now: int, flow: Flow, floor: float, done: Callable[[], None]) -> None:
-        """The prefill of this stream ended: what is unsent, and at least ``floor`` bytes, remains, uncapped."""
+    def release(self, now: int, flow: Flow, least: int, done: Callable[[], None]) -> None:
+        """The prefill of this stream ended: what is unsent, and at least ``least``, remains, uncapped."""
         flow.settle(now)
-        flow.total, flow.sent = max(flow.total - flow.sent, floor), 0.0
-        flow.cap, flow.done = math.inf, done
-        flow.rate = -1.0  # forces a new end below
+        flow.size, flow.sent = max(flow.size - flow.sent, least), 0
+        flow.cap, flow.done = None, done
+        flow.rate = -1  # forces a new end below
         self.refill(now)
 
     def refill(self, now: int) -> None:
@@ -70,18 +68,18 @@ class Network:
         for flow, rate in zip(self.flows, fair_rates(self.flows, self.nic), strict=True):
             if rate == flow.rate:
                 continue
-            if flow.rate > 0:
+            if flow.rate >= 0:
                 flow.settle(now)
-            flow.since_ps, flow.rate, flow.end_ps = now, rate, None
+            flow.since_ps, flow.rate = now, rate
             flow.epoch += 1
-            if flow.done is not None and rate > 0:
-                flow.end_ps = now + math.ceil((flow.total - flow.sent) / rate * PS)
+            if flow.done is not None:
+                flow.end_ps = now + -(-(flow.size - flow.sent) // rate)
                 self.post(flow.end_ps, flow, flow.epoch)
 
 
-def fair_rates(flows: Sequence[Flow], nic: Sequence[float]) -> list[float]:
-    """Raise all rates together; a flow stops at its cap or when its egress or ingress is full."""
-    rates: dict[int, float] = {}
+def fair_rates(flows: Sequence[Flow], nic: Sequence[int]) -> list[int]:
+    """Raise all rates together; a flow stops at its cap or when its egress or ingress is full. Whole bytes/s."""
+    rates: dict[int, int] = {}
     links = sorted({("out", f.source) for f in flows} | {("in", f.target) for f in flows})
 
     def uses(flow: Flow, link: tuple[str, int]) -> bool:
@@ -89,15 +87,15 @@ def fair_rates(flows: Sequence[Flow], nic: Sequence[float]) -> list[float]:
 
     while len(rates) < len(flows):
         rising = [i for i in range(len(flows)) if i not in rates]
-        share = {}  # level at which each link would be full
+        share = {}  # level at which each link would be full, rounded down
         for link in links:
             on_link = [i for i, flow in enumerate(flows) if uses(flow, link)]
             still = [i for i in on_link if i not in rates]
             if still:
-                share[link] = (nic[link[1]] - sum(rates[i] for i in on_link if i in rates)) / len(still)
-        level = min(min(share.values()), min(flows[i].cap for i in rising))
+                share[link] = (nic[link[1]] - sum(rates[i] for i in on_link if i in rates)) // len(still)
+        level = min([*share.values(), *(flows[i].cap for i in rising if flows[i].cap is not None)])
         full = [link for link, at in share.items() if at <= level]
         for i in rising:
-            if flows[i].cap <= level or any(uses(flows[i], link) for link in full):
-                rates[i] = max(level, 0.0)
+            if flows[i].cap == level or any(uses(flows[i], link) for link in full):
+                rates[i] = level
     return [rates[i] for i in range(len(flows))]

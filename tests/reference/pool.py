@@ -35,10 +35,11 @@ class Pool:
             count += 1
         return count
 
-    def commit(self, blocks: Sequence[int], tail_first: bool) -> list[int]:
-        """Pin what is present, take slots for the missing (head first), touch; returns the blocks pinned."""
+    def commit(self, blocks: Sequence[int], tail_first: bool) -> tuple[list[int], list[int]]:
+        """Pin what is present, take slots for the missing (head first), touch; returns the blocks pinned, and the new."""
         mine = [block for block in dict.fromkeys(blocks) if block in self.stored]
         self.pin(mine)
+        there = len(mine)
         pinned = {block for block, state in self.stored.items() if state.pins}
         for position, block in enumerate(blocks):
             if block in self.stored:
@@ -56,7 +57,7 @@ class Pool:
             pinned.add(block)
             mine.append(block)
         self.touch(blocks, range(len(blocks)), tail_first)
-        return mine
+        return mine, mine[there:]
 
     def touch(self, blocks: Sequence[int], positions: Iterable[int], tail_first: bool) -> None:
         pairs = [(b, i) for b, i in zip(blocks, positions, strict=True) if b in self.stored]

@@ -46,10 +46,11 @@ class Job:
     last_join_ps: int = -1
     estimate_ps: int = 0  # E by the hits counted at routing
     pinned: list[int] = field(default_factory=list)
+    new: list[int] = field(default_factory=list)  # those of them that it took slots for
+    waits_for: Job | None = None
     fetch: Flow | None = None
     fetch_pins: list[int] = field(default_factory=list)
     fetched: range = range(0)  # positions of the prompt's blocks brought by the fetch
-    fetch_done: bool = False
     stream: Flow | None = None
 
 
@@ -60,6 +61,7 @@ class Node:
     head: Job | None = None  # whose turn it is, waiting for its fetch
     running: Job | None = None
     running_end_ps: int = -1
+    dropped: bool = False  # a routed request was turned away here before its prefill
 
 
 @dataclass(eq=False)
@@ -70,4 +72,5 @@ class Decoder:
     waiting: deque[Job] = field(default_factory=deque)  # in KV-arrival order
     preempted: deque[Job] = field(default_factory=deque)
     stepping: bool = False
+    step_end_ps: int = -1  # of the step under way
     posted: bool = False  # a boundary is pending

@@ -87,8 +87,7 @@ class View:
 
     def fetch_ms(self, tokens, holder: int):
         nic = self._engine.cost.nic_bytes_per_s
-        rate = np.minimum(nic[holder], nic)
-        ms = np.asarray(tokens) * float(self._engine.cost.kv_bytes_per_token) / rate * 1e3
+        ms = tokens * (1e3 * self._engine.cost.kv_bytes_per_token / np.minimum(nic[holder], nic))
         return np.where(self.is_prefill, ms, np.inf)
 
     def prefill_ms(self, request: Request, cached):
@@ -124,7 +123,7 @@ class View:
 
     @property
     def decode_tokens(self):
-        return self._keep("decode_tokens", lambda: self._per_decode(lambda d: sum(job.context for job in d.batch)))
+        return self._keep("decode_tokens", lambda: self._per_decode(lambda d: sum(self._context(job) for job in d.batch)))
 
     @property
     def routed_tokens(self):
@@ -152,6 +151,12 @@ class View:
         engine = self._engine
         return np.array([0] * engine.P + [value(d) for d in engine.decoders], dtype=np.int64)
 
+    def _context(self, job: Job) -> int:
+        """The tokens of its context; a step that ends at this very moment counts."""
+        decoder = self._engine.decoders[job.decode - self._engine.P]
+        ending = decoder.stepping and decoder.step_end_ps == self._engine.now and job in decoder.batch
+        return job.context + ending
+
     def _routed(self):
         tokens = self._per_decode(lambda d: sum(job.context for job in (*d.preempted, *d.waiting)))
         for job in self._engine.promised:
@@ -174,11 +179,10 @@ class View:
         done = ((job, job.columns["first_token_ps"]) for job in jobs)
         return [(first if first >= 0 else ends[job]) / MS for job, first in done]
 
-    @staticmethod
-    def _columns(jobs: Iterable[Job], since: Iterable[float]) -> Columns:
+    def _columns(self, jobs: Iterable[Job], since: Iterable[float]) -> Columns:
         jobs = list(jobs)
         return Columns(
             np.array([job.decode for job in jobs], dtype=np.int64),
             np.array(list(since), dtype=float),
-            np.array([job.context for job in jobs], dtype=np.int64),
+            np.array([self._context(job) for job in jobs], dtype=np.int64),
         )

@@ -218,18 +218,19 @@ def _interval(change: Floats) -> tuple[float | None, float | None]:
 def _notices(
     runs: Sequence[Run], labels: Sequence[str], reference: int, pairs: Sequence[Pairing | None]
 ) -> Iterator[str]:
-    base = runs[reference]
+    base, name = runs[reference], labels[reference]
+    apart = []
     for run, label, paired in zip(runs, labels, pairs, strict=True):
         if paired is None:
             continue
         if decided_alike(base, run):
-            same = f"{label} and {labels[reference]} decided identically on all {len(run.requests):,} requests"
+            same = f"{label} and {name} decided identically on all {len(run.requests):,} requests"
             yield f"{same}; {advice.pools(base)}{advice.advice(base)}"
         if paired.only_reference or paired.only_this:
-            yield (
-                f"{label} and {labels[reference]} completed different requests ({paired.only_reference:,} only the "
-                f"reference, {paired.only_this:,} only {label}): their latencies alone do not rank them"
-            )
+            apart.append(f"{label} {paired.only_this:,} more and {paired.only_reference:,} fewer")
+    if apart:
+        counts = ", ".join(apart)
+        yield f"not the same requests completed as under {name} ({counts}): latencies alone do not rank them"
     yield from _other_settings(runs)
 
 

@@ -53,7 +53,7 @@ def pick(name: str, found: Mapping[str, PolicyClass]) -> PolicyClass:
     if name not in found:
         hint = nearest(name, (known for known, policy in found.items() if not policy.error))
         raise PolicyError(
-            f"unknown policy {name!r}{hint}; `mooncake-bench policies list` shows all; a file's name ends in .py"
+            f"unknown policy {name!r}{hint}; `mooncake-bench policies list` shows all; a policy file's name ends in .py"
         )
     return found[name]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from mooncake_bench.errors import PolicyError
-from mooncake_bench.plugins.discover import discover, pick
+from mooncake_bench.plugins.catalogue import discover, pick
 from mooncake_bench.plugins.load import PolicyClass, choose, load_file
 from mooncake_bench.plugins.spec import Part, parse
 

@@ -1,0 +1,56 @@
+"""Lists of things (policies, traces, metrics) in every format: a column a key, a line an item."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MIN_LAST = 24  # columns that the last, wrapped column keeps on a narrow screen
+GAP = "  "
+
+
+def render_list(title: str, items: Sequence[dict[str, Any]], fmt: str) -> str:
+    """Items of the same keys as text: ``json`` keeps values, the other formats show None as nothing."""
+    if fmt == "json":
+        return json.dumps(list(items), indent=2, ensure_ascii=False, allow_nan=False)
+    rows = [[_shown(value) for value in item.values()] for item in items]
+    headers = [key.replace("_", " ") for key in items[0]] if items else []
+    if fmt == "table":
+        return aligned(headers, rows, width=shutil.get_terminal_size().columns)
+    if fmt == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([list(items[0]) if items else [], *rows])
+        return out.getvalue()
+    from mooncake_bench.report import markup
+    from mooncake_bench.report.sheets import Report, Sheet
+
+    report = Report((), (Sheet(title, tuple(headers), tuple(tuple(row) for row in rows)),), ())
+    return markup.markdown(report) if fmt == "markdown" else markup.latex(report)
+
+
+def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """Columns under their headers, the last one wrapped so that lines fit ``width``."""
+    columns = list(zip(headers, *rows, strict=True))[:-1]
+    widths = [max(map(len, column)) for column in columns]
+    indent = sum(widths) + len(GAP) * len(widths)
+    room = max(width - indent, MIN_LAST)
+    lines = []
+    for row in (headers, *rows):
+        head = GAP.join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
+        first, *more = textwrap.wrap(row[-1], room) or [""]
+        lines.append(f"{head}{GAP if head else ''}{first}")
+        lines += [" " * indent + line for line in more]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
