@@ -53,7 +53,7 @@ class Columns(NamedTuple):
     """Requests of one state, as parallel columns."""
 
     instance: Ints  # decode instance
-    since_ms: Floats  # joined: when it joined; promised: when its prefill (is predicted to have) ended; waiting: KV arrival
+    since_ms: Floats  # joined: when it joined; waiting: KV arrival; promised: (predicted) end of its prefill
     tokens: Ints  # context now (joined), or prompt + 1
 
 
@@ -102,7 +102,7 @@ class Cluster(Protocol):
         ...
 
     def prefill_ms(self, request: Request, cached: Ints) -> Floats:
-        """Prefill time of the request on each instance, with ``cached`` of its tokens (per instance) not computed."""
+        """Prefill time of the request on each instance, ``cached`` of its tokens (per instance) not computed."""
         ...
 
     # decode pool
@@ -118,7 +118,7 @@ class Cluster(Protocol):
 
     @property
     def routed_tokens(self) -> Ints:
-        """Context of the requests routed to each decode instance and not in its batch (promised, waiting, preempted)."""
+        """Context of the requests routed to each decode instance and not in its batch."""
         ...
 
     @property
@@ -137,7 +137,7 @@ class Cluster(Protocol):
         ...
 
     def step_ms(self, batch: Ints | Floats, tokens: Ints | Floats) -> Floats:
-        """Length of a decode step on each instance with ``batch`` requests of ``tokens`` contexts in all (per instance)."""
+        """Length of a decode step on each instance: ``batch`` requests, ``tokens`` contexts in all (per instance)."""
         ...
 
 

@@ -1,9 +1,9 @@
 """Every error a person may see.
 
 BenchError                  wrong use or bad input: one line, exit 2
-├── SetupError              a flag, a setup key, a SPEC
+├── SetupError              a flag or a setup key
 ├── TraceError              a trace file: names file, line (or row) and field
-├── PolicyError             a policy file or a policy's decision: names the policy
+├── PolicyError             a SPEC, a policy file or a policy's decision: names the policy
 ├── ResultError             a run folder, or runs that cannot be compared
 └── NothingToConclude       the work was done but says nothing: exit 3
 InvariantError              the simulator contradicted itself: a bug of ours, exit 1 with the facts to report
@@ -25,7 +25,7 @@ class BenchError(Exception):
 
 
 class SetupError(BenchError):
-    """A flag, a setup key or a SPEC that cannot be used."""
+    """A flag or a setup key that cannot be used."""
 
 
 class TraceError(BenchError):
@@ -33,14 +33,14 @@ class TraceError(BenchError):
 
 
 class PolicyError(BenchError):
-    """A policy file that cannot be used, or a decision that cannot be carried out."""
+    """A SPEC or a policy file that cannot be used, or a decision that cannot be carried out."""
 
 
 class ResultError(BenchError):
     """A run folder that cannot be read, or runs that are not comparable."""
 
 
-class NothingToConclude(BenchError):
+class NothingToConclude(BenchError):  # noqa: N818 - it says what happened, as KeyboardInterrupt does
     """The work was done, yet nothing can be said of it (no request completed, no baseline)."""
 
     exit_code = 3

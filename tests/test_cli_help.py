@@ -71,19 +71,25 @@ def test_options_with_a_unit_say_it() -> None:
     assert all(f"[{unit}; default" in helps[name] for name, unit in SIZES.items())
 
 
-def all_examples(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    lines = [line for path, _ in PAGES for line in example_lines(help_text(path, capsys))]
-    first = ("replay", "policies new")  # later examples use the runs and the file that these leave
-    return sorted(dict.fromkeys(lines), key=lambda line: not line.startswith(first))
+# What must have run before: `compare` needs two runs of the same work, `policies check` a file of one's own.
+BEFORE = {
+    "compare": ["replay conversation-like -p random -p kvcache-centric --max-requests 500"],
+    "policies check": ["policies new router mine"],
+}
 
 
-def test_the_examples_of_every_page_work_as_printed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("path", "command"), PAGES, ids=lambda item: words(item) if isinstance(item, tuple) else "")
+def test_the_examples_of_a_page_work_as_printed(
+    path: tuple[str, ...],
+    command: Any,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = all_examples(capsys)
+    lines = example_lines(help_text(path, capsys))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MOONCAKE_BENCH_POLICIES", raising=False)
-    for line in lines:
+    for line in [*BEFORE.get(words(path), []), *lines]:
         code = run(shlex.split(line))
         shown = capsys.readouterr()
         assert code == 0, f"mooncake-bench {line}\n{shown.err}"

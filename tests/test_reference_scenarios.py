@@ -6,7 +6,7 @@ import pytest
 from reference import fast, simulate
 from reference.cost import CountableCost
 from reference.policies import LRU
-from reference.scenarios import SCENARIOS, Rejecting, Scripted
+from reference.scenarios import SCENARIOS, Rejecting, Scripted, ShortestFirst
 
 ENGINES = {"reference": simulate, "fast": fast.simulate}
 STAMPS = ("head", "start", "first_token", "kv_arrival", "join", "second_token", "end")
@@ -24,7 +24,7 @@ def close(found, expected):
 
 @pytest.mark.parametrize("case", SCENARIOS, ids=lambda case: case.name)
 def test_the_rules_hold_in_cases_a_person_can_count(engine, case):
-    router = Scripted(case.routes, case.shortest_first)
+    router = (ShortestFirst if case.shortest_first else Scripted)(case.routes)
     result = engine(
         case.trace(), *case.cluster, CountableCost(**case.costs()), router, Rejecting(case.reject), LRU,
         pool_blocks=case.pool_blocks, touch_order=case.touch_order,

@@ -11,6 +11,7 @@ import pytest
 from test_results_tiny import all_rejected, tiny_columns, tiny_replay, tiny_run, tiny_trace
 
 from mooncake_bench.errors import ResultError
+from mooncake_bench.results.advice import admission as admission_of
 from mooncake_bench.results.advice import advice
 from mooncake_bench.results.compare import compare, decided_alike, pair
 from mooncake_bench.results.run import Run
@@ -146,6 +147,22 @@ def test_an_admission_that_never_fired_is_told_so() -> None:
     assert "prefill pool" in notice
     assert "decode pool" in notice
     assert not any("never turned" in line for line in tiny_run().notices)  # there, d was
+
+
+@pytest.mark.parametrize(
+    ("spec", "admission"),
+    [
+        ("kvcache-centric", None),
+        ("predictive:td=12s", "predictive"),
+        ("mine=kvcache-centric:threshold=2+early:recheck=true+lru", "early"),
+        ("late=deadline", "deadline"),
+        ("mine=ours.py:Mine:alpha=.3", None),
+    ],
+)
+def test_the_admission_of_an_old_run_is_read_from_its_spec(spec: str, admission: str | None) -> None:
+    run = tiny_run(policy_spec=spec)
+    policy = run.manifest["policy"] | {"admission": None}
+    assert admission_of(Run(run.manifest | {"policy": policy}, run._tables)) == admission
 
 
 def test_runs_with_one_label_are_told_apart_by_what_differs() -> None:

@@ -13,7 +13,7 @@ from mooncake_bench import __version__
 from mooncake_bench.cli import compare, metrics, policies, replay, traces
 from mooncake_bench.cli.options import Command, Example, examples, write_examples
 from mooncake_bench.cli.output import answer, note
-from mooncake_bench.errors import BenchError, InvariantError
+from mooncake_bench.errors import BenchError, InvariantError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +86,7 @@ def _help_without_command(ctx: typer.Context) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code. Errors become one line on stderr."""
     try:
+        _refuse_unspellable(arguments)
         command = typer.main.get_command(build_app())
         code = command.main(join_spaced_slos(arguments), prog_name=PROGRAM, standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -100,6 +101,14 @@ def run(arguments: Sequence[str]) -> int:
         if not hasattr(error, "format_message"):  # not a usage error of the parser: a bug, shown whole
             raise
         return _fail(_usage(error), USAGE_ERROR)
+
+
+def _refuse_unspellable(arguments: Sequence[str]) -> None:
+    """Bytes that the locale could not decode would end in every name and path that is written."""
+    for word in arguments:
+        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            shown = word.encode("ascii", "backslashreplace").decode("ascii")
+            raise SetupError(f"{shown}: not text in this locale; set PYTHONUTF8=1, or LC_ALL=C.UTF-8")
 
 
 def _usage(error: Any) -> str:

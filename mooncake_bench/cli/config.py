@@ -141,6 +141,7 @@ _RUN_ONLY = {
     "--out": "out",
     "--run-dir": "run_dir",
     "--name": "name",
+    "--by": "by",
     "--profile": "profile",
     "--verbose": "verbose",
     "--quiet": "quiet",
@@ -218,7 +219,7 @@ def _read(path: Path) -> tuple[str | None, list[str], dict[str, Any]]:
 
 
 def _repeat(plan: Plan, reference: str, out: Path | None) -> None:
-    from mooncake_bench.results import open_runs
+    from mooncake_bench.results.run import open_runs
 
     runs = open_runs([reference], *([out] if out else []))
     if len(runs) != 1:

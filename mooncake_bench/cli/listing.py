@@ -44,7 +44,7 @@ def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     lines = []
     for row in (headers, *rows):
         head = GAP.join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
-        first, *more = textwrap.wrap(row[-1], room) or [""]
+        first, *more = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
         lines.append(f"{head}{GAP if head else ''}{first}")
         lines += [" " * indent + line for line in more]
     return "\n".join(line.rstrip() for line in lines)
@@ -53,4 +53,6 @@ def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
 def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
-    return "" if value is None else f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return (
+        "" if value is None else f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    )

@@ -161,6 +161,12 @@ def chosen_format(given: str | None, *formats: str) -> str:
     return given or "table"
 
 
+def by_option() -> inspect.Parameter:
+    """``--by``: split the table."""
+    text = "Also split the answer by input_tokens, session or priority [default: not split]"
+    return option("by", str | None, ("--by",), text, panel="Output", metavar="KEY")
+
+
 def out_option(text: str) -> inspect.Parameter:
     """``-o/--out``: the folder of run folders."""
     return option("out", Path | None, ("-o", "--out"), f"{text} [default: results]", panel="Output", metavar="DIR")

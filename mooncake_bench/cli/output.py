@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 # What a terminal that knows ASCII only gets instead.
 _ASCII = str.maketrans(
@@ -24,6 +26,15 @@ def answer(text: str) -> None:
 def note(text: str) -> None:
     """Anything but the answer: notices, paths, progress in words."""
     _write(sys.stderr, text)
+
+
+def screen() -> dict[str, Any]:
+    """What stdout can show, as a table's renderer wants to know it."""
+    return {
+        "width": shutil.get_terminal_size().columns,
+        "encoding": sys.stdout.encoding,
+        "color": sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+    }
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
+from mooncake_bench.cli.listing import render_list
 from mooncake_bench.cli.options import Example, argument, option
+from mooncake_bench.cli.output import answer, note
+from mooncake_bench.errors import PolicyError
 
 if TYPE_CHECKING:
-    from mooncake_bench.cli.options import Commands
+    from collections.abc import Iterator
 
+    from mooncake_bench.cli.options import Commands
+    from mooncake_bench.plugins import Parameter, PolicyClass
+
+_ORDER = {"router": 0, "admission": 1, "eviction": 2}
 HELP = "Policies: what there is, what each does, and writing one."
 EXAMPLES = (
     Example("policies list", "every policy that can be given as -p"),
@@ -22,16 +31,90 @@ EXAMPLES = (
 @options.takes(options.policy_dir_option(), options.format_option())
 def list_policies(**given: Any) -> None:
     """List the policies that can be given as -p, by kind."""
+    shown = options.chosen_format(given["format"])
+    from mooncake_bench.plugins import discover
+
+    found = discover(given["policy_dir"] or ())
+    usable = [policy for policy in found.values() if policy.error is None]
+    items = [_item(policy) for policy in sorted(usable, key=lambda policy: (_ORDER[policy.kinds[0]], policy.name))]
+    answer(render_list("Policies", [_narrow(item) for item in items] if shown == "table" else items, shown))
+    for policy in found.values():
+        if policy.error:
+            note(policy.error)
+
+
+def _item(policy: PolicyClass) -> dict[str, Any]:
+    return {
+        "kind": "+".join(policy.kinds),
+        "name": policy.name,
+        "parameters": [_assignment(key, parameter) for key, parameter in policy.parameters.items()],
+        "does": policy.doc.splitlines()[0] if policy.doc else "",
+    }
+
+
+def _narrow(item: dict[str, Any]) -> dict[str, Any]:
+    """The parameters behind the sentence: four columns do not fit a terminal."""
+    parameters = f" [{', '.join(item['parameters'])}]" if item["parameters"] else ""
+    return {"kind": item["kind"], "name": item["name"], "does": f"{item['does']}{parameters}"}
+
+
+def _assignment(key: str, parameter: Parameter) -> str:
+    return key if parameter.required else f"{key}={parameter.default}"
 
 
 @options.takes(argument("name", str, "Policy name, or FILE.py[:Class]"), options.policy_dir_option())
 def show(**given: Any) -> None:
     """Show what a policy does, where it comes from and which parameters it has."""
+    from mooncake_bench.plugins import find, load_file, parse
+    from mooncake_bench.plugins.load import choose
+
+    part = parse(given["name"]).parts[0]
+    if part.is_file:
+        path = Path(part.target)
+        policy = choose(load_file(path), part.class_name, path)
+    else:
+        policy = find(part.target, given["policy_dir"] or ())
+    answer("\n".join(_description(policy)))
 
 
-@options.takes(argument("file", str, "Policy file, or FILE.py:Class for one of its classes"))
+def _description(policy: PolicyClass) -> Iterator[str]:
+    yield f"{policy.name} ({', '.join(policy.kinds)})"
+    for text in (policy.doc, policy.source):
+        if text:
+            yield f"\n{_filled(text)}"
+    yield "\nParameters" if policy.parameters else "\nNo parameters."
+    for key, parameter in policy.parameters.items():
+        default = "must be given" if parameter.required else f"default {parameter.default}"
+        yield f"  {key}: {parameter.takes}; {default}"
+    if policy.oracle:
+        yield "\nAn oracle: it sees output lengths, which no real scheduler knows."
+    yield f"\nFile {policy.file}, sha256 {policy.sha256[:12]}"
+
+
+def _filled(text: str) -> str:
+    """Paragraphs at the width of the terminal; one with indented lines stays as it is."""
+    width = shutil.get_terminal_size().columns
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(part if "\n " in part else textwrap.fill(part, width) for part in paragraphs)
+
+
+@options.takes(
+    argument("file", str, "Policy file, FILE.py:Class for one of its classes, or a policy's name"),
+    options.policy_dir_option(),
+    options.format_option(),
+)
 def check(**given: Any) -> None:
     """Run the generic checks on a policy file: it loads, decides validly, repeats itself and leaves requests alone."""
+    shown = options.chosen_format(given["format"])
+    from mooncake_bench.checks import check_file
+
+    results = check_file(given["file"], given["policy_dir"] or ())
+    items = [{"policy": r.policy, "result": r.status, "check": r.name, "detail": r.detail} for r in results]
+    answer(render_list("Checks", items, shown))
+    failed = [result for result in results if result.status == "failed"]
+    if failed:
+        first = f"{failed[0].name}: {failed[0].detail}"
+        raise PolicyError(f"policy {failed[0].policy!r} fails {len(failed)} of {len(results)} checks: {first}")
 
 
 @options.takes(
@@ -41,6 +124,24 @@ def check(**given: Any) -> None:
 )
 def new(**given: Any) -> None:
     """Write a policy file that works, and its test, to start from. Existing files are never overwritten."""
+    from mooncake_bench.checks.template import file_name, template
+
+    sources = template(given["kind"], given["name"])
+    file = file_name(given["name"])
+    for path, text in zip((given["directory"] / file, given["directory"] / f"test_{file}"), sources, strict=True):
+        _write_new(path, text)
+        answer(str(path))
+    note(f"check it with: mooncake-bench policies check {given['directory'] / file}")
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise PolicyError(f"{path} exists and is never overwritten; choose another name or --dir") from None
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
 
 
 COMMANDS: Commands = (
@@ -66,7 +167,7 @@ COMMANDS: Commands = (
         "check",
         check,
         (
-            Example("policies check mine.py", "a file of your own, as `policies new router mine` writes it"),
+            Example("policies check mine.py", "a file of your own, here what `policies new router mine` wrote"),
             Example("policies check mine.py:Mine", "one of its classes"),
             Example("policies check kvcache-centric", "a policy that ships with the package"),
         ),

@@ -14,13 +14,13 @@ from mooncake_bench.cli import options
 from mooncake_bench.cli.config import check_plan, plan_toml, refuse_idle_options, resolve_plan
 from mooncake_bench.cli.decisions import decision_lines
 from mooncake_bench.cli.options import Commands, Example, argument, option
-from mooncake_bench.cli.output import answer, note, render_runs
+from mooncake_bench.cli.output import answer, note, screen
 from mooncake_bench.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mooncake_bench.results import Run
+    from mooncake_bench.results.run import Run
     from mooncake_bench.sim.setup import Setup
     from mooncake_bench.trace import Trace
 
@@ -80,6 +80,7 @@ PARAMETERS = [
         metavar="DIR",
     ),
     _output("name", str | None, ("--name",), "Name that groups this command's runs [default: none]", metavar="NAME"),
+    options.by_option(),
     options.format_option(),
     _output(
         "profile",
@@ -99,6 +100,7 @@ def replay(**given: Any) -> None:
 
     The answer goes to stdout; notices, progress and the path of each run folder go to stderr.
     """
+    from mooncake_bench.report.tables import render
     from mooncake_bench.trace import load
 
     plan = resolve_plan(given["trace"], given)
@@ -114,7 +116,7 @@ def replay(**given: Any) -> None:
         return
     with _profile(given["profile"]):
         runs = _replay_all(plan.path, trace, setups, given)
-    answer(render_runs(runs, shown))
+    answer(render(runs, shown, by=given["by"], **screen()))
     raise typer.Exit(_exit_code(runs))
 
 
@@ -132,7 +134,7 @@ def _replay_all(path: str, trace: Trace, setups: Sequence[Setup], given: dict[st
 
 
 def _replay_one(path: str, trace: Trace, setup: Setup, given: dict[str, Any]) -> Run:
-    from mooncake_bench.results import Run
+    from mooncake_bench.results.run import Run
     from mooncake_bench.sim.replay import run as simulate
 
     started = time.perf_counter()

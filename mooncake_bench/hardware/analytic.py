@@ -23,7 +23,7 @@ from mooncake_bench.hardware.cost import PS_PER_MS, CostModel, float_column, int
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mooncake_bench.hardware.cost import FloatColumn
+    from mooncake_bench.hardware.cost import Column, FloatColumn
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class AnalyticCost(CostModel):
         n2 = float(computed * computed)
         return round((sqrt(m2 + b2 * n2) + o + c * (computed * prefix + 0.5 * n2)) * 1e9)
 
-    def prefill_ms(self, computed: FloatColumn, prefix: FloatColumn) -> FloatColumn:
+    def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) E of E1 + o_pre [ms]."""
-        time = computed * self._b
+        time: FloatColumn = computed * self._b
         time *= time
         time += self._m2
         np.sqrt(time, time)
@@ -144,9 +144,9 @@ class AnalyticCost(CostModel):
         """c_d of E2 [ps per context token]."""
         return self._token_ps[instance]
 
-    def step_ms(self, batch: FloatColumn, tokens: FloatColumn) -> FloatColumn:
+    def step_ms(self, batch: Column, tokens: Column) -> FloatColumn:
         """(N,) f(B) + o_dec + c_d T [ms]."""
-        time = batch * self._k
+        time: FloatColumn = batch * self._k
         time *= time
         time *= time
         time += self._m4

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     FloatColumn = NDArray[np.float64]
+    Column = NDArray[np.float64] | NDArray[np.int64]
     IntColumn = NDArray[np.int64]
 
 PS_PER_MS = 1e9
@@ -55,7 +56,7 @@ class CostModel(ABC):
         """Time of a prefill of ``computed`` new tokens after ``prefix`` cached ones, engine overhead included [ps]."""
 
     @abstractmethod
-    def prefill_ms(self, computed: FloatColumn, prefix: FloatColumn) -> FloatColumn:
+    def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) prefill time at each instance, for its own (N,) computed and prefix tokens [ms]."""
 
     @abstractmethod
@@ -67,7 +68,7 @@ class CostModel(ABC):
         """What each context token adds to a decode step [ps]."""
 
     @abstractmethod
-    def step_ms(self, batch: FloatColumn, tokens: FloatColumn) -> FloatColumn:
+    def step_ms(self, batch: Column, tokens: Column) -> FloatColumn:
         """(N,) decode step time for (N,) sequences with (N,) context tokens in all [ms].
 
         An empty batch gets the price of an empty step: a caller to whom it means "no step" masks it.

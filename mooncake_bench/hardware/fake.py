@@ -9,7 +9,7 @@ from mooncake_bench.hardware.cost import PS_PER_MS, CostModel, float_column, int
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mooncake_bench.hardware.cost import FloatColumn
+    from mooncake_bench.hardware.cost import Column, FloatColumn
 
     PerInstance = float | Sequence[float]
 
@@ -60,7 +60,7 @@ class FakeCost(CostModel):
         constant, per_computed, per_prefix = self._prefill_rows[instance]
         return to_ps(constant + per_computed * computed + per_prefix * prefix)
 
-    def prefill_ms(self, computed: FloatColumn, prefix: FloatColumn) -> FloatColumn:
+    def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) the same [ms]."""
         constant, per_computed, per_prefix = self._prefill
         return constant + per_computed * computed + per_prefix * prefix
@@ -74,7 +74,7 @@ class FakeCost(CostModel):
         """step_token [ps]."""
         return self._token_ps[instance]
 
-    def step_ms(self, batch: FloatColumn, tokens: FloatColumn) -> FloatColumn:
+    def step_ms(self, batch: Column, tokens: Column) -> FloatColumn:
         """(N,) step_constant + step_sequence * batch + step_token * tokens [ms]."""
         constant, per_sequence = self._step
         return constant + per_sequence * batch + self._token * tokens

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mooncake_bench.results.headline import headline
 from mooncake_bench.results.split import split
-from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, share, size
+from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, share, significant, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,10 +82,10 @@ GOODPUT = (
     Column("×", "request_goodput_ratio", ratio=True),
     Column("tokens", "goodput_tokens_ratio", share),
     Column("req/s", "request_goodput_rps", decimal),
-    Column("per GPU", "goodput_per_gpu_rps", lambda value: decimal(value, 4)),
+    Column("per GPU", "goodput_per_gpu_rps", significant),
     Column("TTFT ok", "slo_ttft_ratio", share),
     Column("TBT ok", "slo_tbt_ratio", share),
-    Column("GPU h", "gpu_hours", lambda value: decimal(value, 1)),
+    Column("GPU h", "gpu_hours", significant),
 )
 FIRST_TOKEN = (
     Column("n", "mean_ttft_ms", samples=True),
@@ -202,8 +202,13 @@ def _paired(comparison: Comparison, order: Sequence[int]) -> Sheet:
 
 def _pair_cells(pairing: Pairing) -> tuple[str, ...]:
     ttft, tbt = (pairing.differences.get(name) for name in ("ttft_ms", "tbt_ms"))
-    interval = DASH if ttft is None or ttft.low_ms is None else f"{_signed(ttft.low_ms)} to {_signed(ttft.high_ms)}"
-    return (integer(pairing.both), *_change(ttft), interval, *_change(tbt))
+    return (integer(pairing.both), *_change(ttft), _interval(ttft), *_change(tbt))
+
+
+def _interval(difference: Difference | None) -> str:
+    if difference is None or difference.low_ms is None or difference.high_ms is None:
+        return DASH
+    return f"{difference.low_ms:+,.1f} to {difference.high_ms:+,.1f}"
 
 
 def _change(difference: Difference | None) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from mooncake_bench.results.words import decimal, share
+from mooncake_bench.results.words import counted, decimal, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,13 +36,13 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
     if not completed:
         yield f"{label}: no request completed, so there is no latency to report"
     elif completed < FEW:
-        yield f"{label}: only {completed:,.0f} requests completed; a p99 is then one request"
+        yield f"{label}: only {counted(completed, 'request')} completed; a p99 is then one request"
     if failed:
-        yield f"{label}: {failed:,.0f} requests failed: a decode instance's VRAM cannot hold them (--vram, --cluster)"
+        yield f"{label}: {counted(failed, 'request')} failed: larger than a decode instance's VRAM (--vram, --cluster)"
     if (unmeasured := _number(values, "n_tbt_unmeasured")) > MANY_UNMEASURED * completed:
-        yield f"{label}: {unmeasured:,.0f} completed requests have no token gap; their TBT is not judged"
+        yield f"{label}: {counted(unmeasured, 'completed request')} without a token gap; their TBT is not judged"
     if left_out := len(run.requests) - offered:
-        yield f"{label}: {left_out:,.0f} requests that arrived during the warm-up are left out of every number"
+        yield f"{label}: {counted(left_out, 'request')} of the warm-up left out of every number"
     if offered and never_fired(run):
         yield f"{label}: its admission never turned a request away; {pools(run)}{advice(run)}"
 
@@ -58,8 +58,8 @@ def admission(run: Run) -> str | None:
     policy = run.manifest["policy"]
     if policy.get("admission"):
         return str(policy["admission"])
-    parts = [part.split("=", 1)[-1].split(":", 1)[0] for part in policy["spec"].split("+")]
-    return next((part for part in parts if part in ADMISSIONS), None)
+    names = [part.split(":", 1)[0].rsplit("=", 1)[-1] for part in policy["spec"].split("+")]
+    return next((name for name in names if name in ADMISSIONS), None)
 
 
 def pools(run: Run) -> str:

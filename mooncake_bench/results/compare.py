@@ -14,6 +14,7 @@ import numpy as np
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results import advice
 from mooncake_bench.results.metrics import LATENCY_NAMES, find
+from mooncake_bench.results.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -224,7 +225,7 @@ def _notices(
         if paired is None:
             continue
         if decided_alike(base, run):
-            same = f"{label} and {name} decided identically on all {len(run.requests):,} requests"
+            same = f"{label} and {name} decided identically on all {counted(len(run.requests), 'request')}"
             yield f"{same}; {advice.pools(base)}{advice.advice(base)}"
         if paired.only_reference or paired.only_this:
             apart.append(f"{label} {paired.only_this:,} more and {paired.only_reference:,} fewer")

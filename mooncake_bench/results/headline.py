@@ -30,7 +30,7 @@ def _trace(run: Run, setup: Mapping[str, Any]) -> str:
     span, rate = values["duration_ms"].value, values["offered_rps"].value
     text = f"trace {trace['name']} (sha256 {trace['sha256'][:12]}): {trace['requests']:,} requests"
     if span is not None:
-        text += f" in {span / 1000:,.0f} s"
+        text += f" in {span / 1000:,.0f} s" if span >= 10_000 else f" in {duration(float(f'{span:.3g}'))}"
     text += f", speedup {setup['speedup']:g}"
     return text + (f" = {rate:.3g} requests/s" if rate is not None else "")
 

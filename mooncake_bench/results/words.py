@@ -37,6 +37,16 @@ def factor(ratio: float | None) -> str:
     return DASH if ratio is None else f"{ratio:.2f}×" if ratio < 100 else f"{ratio:,.0f}×"
 
 
+def significant(value: float | None) -> str:
+    """A number with three digits that count."""
+    return DASH if value is None else f"{value:,.3g}"
+
+
+def counted(count: float, what: str) -> str:
+    """A count and its noun, in the plural unless it is one."""
+    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+
+
 def duration(ms: float) -> str:
     """A duration in the unit a person would use."""
     return f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms"

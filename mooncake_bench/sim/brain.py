@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from math import isfinite
 from numbers import Integral
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mooncake_bench.api import Admission, Policy, Route, Router
 from mooncake_bench.errors import PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.job import Job
@@ -50,7 +52,8 @@ class Brain:
         self._checks_prefill = overrides(admission, Admission, "reject_prefill")
         self._checks_decode = overrides(admission, Admission, "reject_decode")
         policies: list[Policy] = [router] if router is admission else [router, admission]  # type: ignore[comparison-overlap]
-        self._listeners = [policy.on_event for policy in policies if overrides(policy, Policy, "on_event")]
+        self._listeners = [policy for policy in policies if overrides(policy, Policy, "on_event")]
+        self.listens = bool(self._listeners) or view.follows
 
     # arrival
 
@@ -58,8 +61,15 @@ class Brain:
         """Route a request; the reason when the admission turns it away."""
         request, view = job.request, self.view
         view.at(now, request)
-        route = self._apply(job, self.router.route(request, view))
-        reason = self.admission.reject(request, route, view)
+        try:
+            wanted = self.router.route(request, view)
+        except Exception as error:
+            raise _fault(self.router, job, error) from error
+        route = self._apply(job, wanted)
+        try:
+            reason = self.admission.reject(request, route, view)
+        except Exception as error:
+            raise _fault(self.admission, job, error) from error
         return None if reason is None else self._checked_reason(job, reason)
 
     def _apply(self, job: Job, route: Route) -> Route:
@@ -68,7 +78,10 @@ class Brain:
             self._refuse(job, f"route() returned {route!r}; return a Route")
         prefill, decode, source, ttft_ms, tbt_ms = route
         prefill = self._instance(job, prefill, self._prefill, "routed the prefill to")
-        decode = self.view.lightest_decode() if decode is None else self._instance(job, decode, self._decode, "routed the decode to")
+        if decode is None:
+            decode = self.view.lightest_decode()
+        else:
+            decode = self._instance(job, decode, self._decode, "routed the decode to")
         job.prefill = prefill
         job.decode = decode
         lengths = self.view.actual_lengths(job.request)
@@ -91,11 +104,12 @@ class Brain:
         """A chosen instance as a plain id, of the right role."""
         if type(choice) is int and choice in allowed:
             return choice
-        if isinstance(choice, Integral) and not isinstance(choice, bool) and choice in allowed:
-            return int(choice)
-        wrong = isinstance(choice, Integral) and 0 <= choice < self._instances
-        reason = "which has another role (see is_prefill and is_decode)" if wrong else "which is no instance of this cluster"
-        self._refuse(job, f"it {what} instance {choice!r}, {reason}")
+        plain = isinstance(choice, Integral) and not isinstance(choice, bool)
+        if not plain or int(choice) not in allowed:
+            other = plain and 0 <= int(choice) < self._instances
+            reason = "has another role (see is_prefill and is_decode)" if other else "is no instance of this cluster"
+            self._refuse(job, f"it {what} instance {choice!r}, which {reason}")
+        return int(choice)
 
     def set_hits(self, job: Job, hits: int) -> None:
         """What so many leading cached blocks leave to compute, and what that takes (rule 3)."""
@@ -126,52 +140,60 @@ class Brain:
         wait = float(self.view.queue_ms[job.prefill])
         if job.fetch_source is not None:
             wait += job.fetched_tokens * self.view.fetch_ms_a_token(job.fetch_source, job.prefill)
-        return wait + job.prefill_ps / PS_PER_MS
+        return wait + job.prefill_ps / PS_PER_MS * self.view.estimate_factor(job.prefill)
 
     # later decisions
 
     def reject_prefill(self, job: Job, now: int) -> str | None:
         """The admission's word when the request's turn has come."""
-        if not self._checks_prefill:
-            return None
-        self.view.at(now)
-        return self._checked_reason(job, self.admission.reject_prefill(job.request, job.route, self.view))
+        return self._ask_admission(self.admission.reject_prefill, job, now) if self._checks_prefill else None
 
     def reject_decode(self, job: Job, now: int) -> str | None:
         """The admission's word when the KV has arrived."""
-        if not self._checks_decode:
-            return None
+        return self._ask_admission(self.admission.reject_decode, job, now) if self._checks_decode else None
+
+    def _ask_admission(self, check: Callable[..., Any], job: Job, now: int) -> str | None:
         self.view.at(now)
-        return self._checked_reason(job, self.admission.reject_decode(job.request, job.route, self.view))
+        return self._checked_reason(job, self._ask(self.admission, job, check, job.request, job.route, self.view))
 
     def late_decode(self, job: Job, now: int) -> int:
         """Where the request decodes, chosen when its prefill has ended."""
         self.view.at(now)
-        decode = self.router.late_decode(job.request, job.route, self.view)
+        decode = self._ask(self.router, job, self.router.late_decode, job.request, job.route, self.view)
         if decode is None:
             return job.decode
         decode = self._instance(job, decode, self._decode, "chose late to decode on")
         job.route = job.route._replace(decode=decode)
         return decode
 
-    def order(self, instance: int, queue: Sequence[Job]) -> int:
+    def order(self, instance: int, queue: Sequence[Job], now: int) -> int:
         """The policy's choice of the next prefill: an index into the queue."""
+        self.view.at(now)
         jobs = list(queue)
-        choice = self.router.order(instance, [job.request for job in jobs], self.view)
-        if not isinstance(choice, Integral) or not 0 <= choice < len(jobs):
+        choice = self._ask(self.router, jobs[0], self.router.order, instance, [job.request for job in jobs], self.view)
+        if not isinstance(choice, Integral) or not 0 <= int(choice) < len(jobs):
             self._refuse(jobs[0], f"order() returned {choice!r}; return an index below {len(jobs)}")
         return int(choice)
 
-    def tell(self, kind: str, row: int, now: int) -> None:
-        """Let the policies that listen know."""
+    def tell(self, kind: str, job: Job, now: int) -> None:
+        """Let the policies that listen, and a view that follows, know."""
+        if self.view.follows and kind != "joined":
+            self.view.happened(kind, job, now)
         if self._listeners:
             self.view.at(now)
-            for listener in self._listeners:
-                listener(kind, row, self.view)
+            for policy in self._listeners:
+                self._ask(policy, job, policy.on_event, kind, job.row, self.view)
 
     def reason_id(self, reason: str) -> int:
         """A small number for a rejection reason."""
         return self.reasons.setdefault(reason, len(self.reasons))
+
+    def _ask(self, policy: Policy, job: Job, method: Callable[..., Any], *arguments: Any) -> Any:
+        """A policy's answer; what it raises is its own fault."""
+        try:
+            return method(*arguments)
+        except Exception as error:
+            raise _fault(policy, job, error) from error
 
     def _checked_reason(self, job: Job, reason: Any) -> str | None:
         if reason is None or (isinstance(reason, str) and reason):
@@ -183,3 +205,10 @@ class Brain:
 
     def _refuse(self, job: Job, what: str) -> NoReturn:
         raise PolicyError(f"policy {self.router.name!r}, request {job.row}: {what}")
+
+
+def _fault(policy: Policy, job: Job, error: Exception) -> PolicyError:
+    """A policy's own exception as one line: which policy, which request, where in its file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return PolicyError(f"policy {policy.name!r}, request {job.row}: it raised {type(error).__name__}: {error}{place}")

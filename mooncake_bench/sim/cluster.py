@@ -14,7 +14,6 @@ from mooncake_bench.sim import job as status
 from mooncake_bench.sim.decode import Decoder
 from mooncake_bench.sim.job import Job
 from mooncake_bench.sim.network import SCALE, Flow, Network
-from mooncake_bench.sim.pool import Pool
 from mooncake_bench.sim.prefill import PrefillNode
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from mooncake_bench.api import Request
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.brain import Brain
+    from mooncake_bench.sim.pool import Pool
     from mooncake_bench.sim.state import ClusterState
 
 # rank at equal times; below it the order of creation (of the flow, of the prefill) or the instance id
@@ -33,7 +33,15 @@ Handler = Any
 class Cluster:
     """All instances, and what happens to them."""
 
-    def __init__(self, prefill: Sequence[int], decode: Sequence[int], cost: CostModel, pool: Pool, state: ClusterState, brain: Brain) -> None:
+    def __init__(
+        self,
+        prefill: Sequence[int],
+        decode: Sequence[int],
+        cost: CostModel,
+        pool: Pool,
+        state: ClusterState,
+        brain: Brain,
+    ) -> None:
         self.cost = cost
         self.pool = pool
         self.state = state
@@ -48,14 +56,15 @@ class Cluster:
         self.segments: list[int] = []
         self.stays: list[int] = []
         self.decoders = {
-            i: Decoder(i, int(cost.vram_tokens[i]), cost.decode_ps, cost.token_ps(i), self._post_boundary, self, state.decode, self.segments, self.stays)
-            for i in decode
-        }  # fmt: skip
+            i: Decoder(i, cost, self._post_boundary, self, state.decode, self.segments, self.stays) for i in decode
+        }
         self.jobs: list[Job] = []
         self.policy_ns: list[int] = []
         self.fetches = 0
         self._kv = cost.kv_bytes_per_token * SCALE  # of one token, in the network's unit
-        self._order: Callable[[int, Sequence[Job]], int] | None = brain.order if brain.orders else None
+        self._order: Callable[[int, Sequence[Job], int], int] | None = brain.order if brain.orders else None
+        if brain.orders:
+            state.line_ends = self._line_ends
 
     # events: (time, rank and tie, epoch, handler, subject); stale when the subject's epoch has moved on
 
@@ -65,7 +74,13 @@ class Cluster:
     def _post_boundary(self, time: int, decoder: Decoder, epoch: int) -> None:
         heappush(self._heap, (time, BOUNDARY + decoder.instance, epoch, _boundary, decoder))
 
-    def run(self, requests: Sequence[Request], arrivals_ps: Sequence[int], outputs: Sequence[int], progress: Callable[[int, int], None] | None = None) -> bool:
+    def run(
+        self,
+        requests: Sequence[Request],
+        arrivals_ps: Sequence[int],
+        outputs: Sequence[int],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> bool:
         """Everything from the first arrival to the last event. False when interrupted (Ctrl-C): what was done stays."""
         try:
             self._loop(requests, arrivals_ps, outputs, progress)
@@ -73,8 +88,14 @@ class Cluster:
             return False
         return True
 
-    def _loop(self, requests: Sequence[Request], arrivals_ps: Sequence[int], outputs: Sequence[int], progress: Callable[[int, int], None] | None) -> None:
-        heap = self._heap
+    def _loop(
+        self,
+        requests: Sequence[Request],
+        arrivals_ps: Sequence[int],
+        outputs: Sequence[int],
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        heap, view = self._heap, self.brain.view
         count = len(requests)
         row = 0
         while True:
@@ -84,9 +105,9 @@ class Cluster:
                     continue
                 if time < self.now:
                     raise InvariantError(f"the clock went backwards from {self.now} to {time} ps")
-                self.events += 1
                 self.now = time
                 handler(subject, time)
+                self.events += 1
             elif row < count:
                 self.now = now = arrivals_ps[row]
                 self._arrive(Job(row, requests[row], now, outputs[row]), now)
@@ -95,6 +116,8 @@ class Cluster:
                     progress(row, now)
             else:
                 return
+            if view.follows:
+                view.observe(self.now)
 
     # arrival
 
@@ -111,7 +134,9 @@ class Cluster:
         node = self.nodes[instance]
         job.new_blocks, job.stored = self.pool.claim(instance, job.request.blocks, job.cached_blocks)
         if self._order is not None:
-            job.waits_for = next((other for other in reversed(node.queue) if not set(other.new_blocks).isdisjoint(job.stored)), None)
+            job.waits_for = next(
+                (other for other in reversed(node.queue) if not set(other.new_blocks).isdisjoint(job.stored)), None
+            )
         if job.fetch_source is not None:
             self._start_fetch(job, now)
         state.work_routed[instance] += job.prefill_ps
@@ -121,9 +146,12 @@ class Cluster:
         node.queue.append(job)
         node.queued_ps += job.prefill_ps
         if node.running is None and node.head is None:
+            state.work_end[instance] = now + job.prefill_ps  # for the hooks that are asked before it starts
             self._next_prefill(node, now)
         else:
             state.work_end[instance] += job.prefill_ps
+        if self.brain.view.follows:
+            self.brain.view.routed(job, now)
 
     def _start_fetch(self, job: Job, now: int) -> None:
         source = job.fetch_source
@@ -131,7 +159,9 @@ class Cluster:
         blocks = job.request.blocks
         job.fetch_blocks = self.pool.claim_source(source, blocks, job.cached_blocks, job.hit_blocks)
         self.fetches += 1
-        job.fetch = self.network.start(now, source, job.prefill, job.fetched_tokens * self._kv, done=self._fetched, owner=job)
+        job.fetch = self.network.start(
+            now, source, job.prefill, job.fetched_tokens * self._kv, done=self._fetched, owner=job
+        )
 
     def _fetched(self, now: int, job: Job) -> None:
         job.fetch = None
@@ -164,6 +194,18 @@ class Cluster:
             self._drop_at_dequeue(node, job, now, reason)
         self.state.work_end[node.instance] = node.work_end(now)
 
+    def _line_ends(self, now: int) -> dict[int, int]:
+        """When the prefill of each routed request would end, row by row, in the order of routing."""
+        ends = {}
+        for node in self.nodes.values():
+            end = node.work_end(now) - node.queued_ps
+            if node.running is not None:
+                ends[node.running.row] = end
+            for job in node.queue:
+                end += job.prefill_ps
+                ends[job.row] = end
+        return ends
+
     def _drop_at_dequeue(self, node: PrefillNode, job: Job, now: int, reason: str) -> None:
         """Its promised blocks go, except those a request behind it has pinned: that one will compute them."""
         node.take_head()
@@ -179,6 +221,7 @@ class Cluster:
                 other.new_blocks = [*other.new_blocks, *mine]
                 heirs.difference_update(mine)
         node.recount = True
+        self.state.work_end[node.instance] = node.work_end(now)
         self.state.queue_requests[node.instance] -= 1
         self._unroute(job)
         self.state.promised.remove(job.row)
@@ -226,9 +269,9 @@ class Cluster:
             self.network.stop(now, job.stream)
             size = job.input_tokens * self._kv
             job.stream = self.network.start(now, node.instance, job.decode, size, done=self._kv_arrived, owner=job)
-        self.brain.tell("first_token", job.row, now)
+        self.brain.tell("first_token", job, now)
         if job.output_tokens == 1:
-            self.brain.tell("finished", job.row, now)
+            self.brain.tell("finished", job, now)
         if node.queue:
             self._next_prefill(node, now)
         else:
@@ -282,14 +325,14 @@ class Cluster:
         self._unroute(job)
         if job.first_join_ps < 0:
             job.first_join_ps = now
-        self.brain.tell("joined", job.row, now)
+        self._tell_of_batch("joined", job, now)
 
     def left(self, job: Job, now: int) -> None:
         """It has all its tokens."""
         self.state.joined.remove(job.row)
         job.status = status.COMPLETED
         job.end_ps = now
-        self.brain.tell("finished", job.row, now)
+        self._tell_of_batch("finished", job, now)
 
     def swapped_out(self, job: Job, now: int) -> None:
         """It was preempted: its KV waits in DRAM."""
@@ -304,7 +347,14 @@ class Cluster:
         self._unroute(job)
         job.status = status.FAILED
         job.end_ps = now
-        self.brain.tell("failed", job.row, now)
+        self._tell_of_batch("failed", job, now)
+
+    def _tell_of_batch(self, kind: str, job: Job, now: int) -> None:
+        """Policies that listen see the batch as it is by now, before its next stretch opens."""
+        if self.brain.listens:
+            decoder = self.decoders[job.decode]
+            self.state.decode.set(decoder.instance, now, 0, 0, decoder.batch, decoder.tokens, decoder.steps)
+            self.brain.tell(kind, job, now)
 
     # accounts
 
@@ -316,7 +366,7 @@ class Cluster:
         job.end_ps = now
         job.reject_stage = stage
         job.reject_reason = self.brain.reason_id(reason)
-        self.brain.tell("rejected", job.row, now)
+        self.brain.tell("rejected", job, now)
 
 
 def _boundary(decoder: Decoder, now: int) -> None:

@@ -15,8 +15,10 @@ from mooncake_bench.sim.stretch import elapsed, steps_within
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.job import Job
     from mooncake_bench.sim.state import DecodeColumns
+
 
 class Listener(Protocol):
     """What a decode instance tells the cluster."""
@@ -36,16 +38,15 @@ class Decoder:
     """
 
     __slots__ = (
-        "batch", "boundary", "columns", "decode_ps", "epoch", "finishes", "instance", "growth", "listener", "plan", "post",
-        "preempted", "segments", "sequence", "start", "stays", "step", "steps", "token_ps", "tokens", "vram", "waiting", "members",
+        "batch", "boundary", "columns", "decode_ps", "epoch", "finishes", "growth", "instance", "listener", "members",
+        "plan", "post", "preempted", "segments", "sequence", "start", "stays", "step", "steps", "token_ps", "tokens",
+        "vram", "waiting",
     )  # fmt: skip
 
     def __init__(
         self,
         instance: int,
-        vram: int,
-        decode_ps: Callable[[int, int], int],
-        token_ps: int,
+        cost: CostModel,
         post: Callable[[int, Decoder, int], None],
         listener: Listener,
         columns: DecodeColumns,
@@ -53,9 +54,9 @@ class Decoder:
         stays: list[int],
     ) -> None:
         self.instance = instance
-        self.vram = vram
-        self.decode_ps = decode_ps
-        self.token_ps = token_ps
+        self.vram = int(cost.vram_tokens[instance])
+        self.decode_ps = cost.decode_ps
+        self.token_ps = cost.token_ps(instance)
         self.post = post
         self.listener = listener
         self.columns = columns

@@ -19,11 +19,12 @@ class Job:
     """Everything the records need, filled in as the request moves. Times in ps, ``NEVER`` until they come."""
 
     __slots__ = (
-        "arrival_ps", "cached_blocks", "computed", "context", "decode", "end_ps", "fetch", "fetch_blocks", "fetch_source",
-        "fetched_tokens", "first_join_ps", "first_token_ps", "head_ps", "hit_blocks", "hit_tokens", "input_tokens",
-        "joined_ps", "joined_step", "kv_arrival_ps", "new_blocks", "output_tokens", "predicted_tbt_ms",
-        "predicted_ttft_ms", "preemptions", "prefill", "prefill_ps", "reject_reason", "reject_stage", "request",
-        "route", "row", "start_ps", "status", "steps_left", "stored", "stream", "waits_for",
+        "arrival_ps", "cached_blocks", "computed", "context", "decode", "end_ps", "fetch", "fetch_blocks",
+        "fetch_source", "fetched_tokens", "first_join_ps", "first_token_ps", "head_ps", "hit_blocks", "hit_tokens",
+        "input_tokens", "joined_ps", "joined_step", "kv_arrival_ps", "new_blocks", "output_tokens",
+        "predicted_tbt_ms", "predicted_ttft_ms", "preemptions", "prefill", "prefill_ps", "reject_reason",
+        "reject_stage", "request", "route", "row", "start_ps", "status", "steps_left", "stored", "stream",
+        "waits_for",
     )  # fmt: skip
 
     prefill: int

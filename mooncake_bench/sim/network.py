@@ -35,7 +35,20 @@ class Link:
 class Flow:
     """Bytes on their way from ``source`` to ``target``."""
 
-    __slots__ = ("cap", "done", "egress", "epoch", "ingress", "number", "owner", "rate", "sent", "since", "size", "watched")
+    __slots__ = (
+        "cap",
+        "done",
+        "egress",
+        "epoch",
+        "ingress",
+        "number",
+        "owner",
+        "rate",
+        "sent",
+        "since",
+        "size",
+        "watched",
+    )
 
     def __init__(
         self,
@@ -74,7 +87,9 @@ class Network:
     """All links. ``post(time, flow, epoch)`` schedules the end of a flow; ``watch(now, flow)`` hears of a watched
     flow's new rate."""
 
-    def __init__(self, capacities: list[int], post: Callable[[int, Flow, int], None], watch: Callable[[int, Flow], None]) -> None:
+    def __init__(
+        self, capacities: list[int], post: Callable[[int, Flow, int], None], watch: Callable[[int, Flow], None]
+    ) -> None:
         self.egress = [Link(capacity) for capacity in capacities]
         self.ingress = [Link(capacity) for capacity in capacities]
         self._post = post
@@ -109,9 +124,7 @@ class Network:
             self._rebalance(now, flow, present=True)
         return flow
 
-    def release_cap(
-        self, now: int, flow: Flow, least_left: int, done: Callable[[int, Any], None], owner: Any
-    ) -> None:
+    def release_cap(self, now: int, flow: Flow, least_left: int, done: Callable[[int, Any], None], owner: Any) -> None:
         """The source has produced everything: send the rest, at least ``least_left``, as fast as the links allow."""
         flow.settle(now)
         flow.size = flow.sent + max(flow.size - flow.sent, least_left)

@@ -15,7 +15,7 @@ import numpy as np
 from mooncake_bench.errors import InvariantError, PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from mooncake_bench.api import Eviction
 
@@ -42,6 +42,7 @@ class PrefixIndex:
         self.block_tokens = block_tokens
         self.holders: dict[int, int] = {}
         self.promised: dict[int, int] = {}
+        self.journal: list[tuple[str, int, Sequence[int]]] | None = None  # (what, instance bit, blocks), if anyone asks
         self._all = (1 << instances) - 1
         self._bits: dict[int, tuple[int, ...]] = {}
         self._matches: dict[tuple[int, ...], Match] = {}
@@ -69,6 +70,19 @@ class PrefixIndex:
         found = self._matches.get(key)
         return self._spread(key) if found is None else found
 
+    def apply(self, what: str, bit: int, blocks: Sequence[int]) -> None:
+        """One change that a journal noted: ``stored`` (promised), ``ready`` or ``gone``."""
+        holders, promised = self.holders, self.promised
+        for block in blocks:
+            if what == "stored":
+                if not holders.get(block, 0) & bit:
+                    holders[block] = holders.get(block, 0) | bit
+                    promised[block] = promised.get(block, 0) | bit
+                continue
+            _clear(promised, block, bit)
+            if what == "gone":
+                _clear(holders, block, bit)
+
     def _spread(self, key: tuple[int, ...]) -> Match:
         """The lengths that levels stand for, memoised: few patterns make up most of a trace."""
         if len(self._matches) >= _MEMO_LIMIT:
@@ -90,6 +104,12 @@ class PrefixIndex:
             bits = np.unpackbits(np.frombuffer(mask.to_bytes(size, "little"), np.uint8), bitorder="little")
             found = self._bits[mask] = tuple(np.flatnonzero(bits).tolist())
         return found
+
+
+def _clear(table: dict[int, int], block: int, bit: int) -> None:
+    bits = table.pop(block, 0) & ~bit
+    if bits:
+        table[block] = bits
 
 
 class Node:
@@ -161,6 +181,7 @@ class Node:
         if any(map(promised.get, blocks)):
             new = {block: promised.get(block, 0) | held for block in blocks}
         promised.update(new)
+        self._note("stored", blocks)
         self.resident += len(blocks)
         if self.resident > self.capacity:
             raise InvariantError(f"a node holds {self.resident} blocks of a capacity of {self.capacity}")
@@ -181,15 +202,23 @@ class Node:
             if bits != held:
                 holders[victim] = bits ^ held
         if len(victims) != possible:
-            raise PolicyError(f"policy {self.eviction.name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
+            name = self.eviction.name
+            raise PolicyError(f"policy {name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
+        self._note("gone", victims)
         self.resident -= possible
         self.evictions += possible
         return possible
 
+    def _note(self, what: str, blocks: Sequence[int]) -> None:
+        if self.index.journal is not None:
+            self.index.journal.append((what, self.held, tuple(blocks)))
+
     def _reject_victim(self, victim: int) -> None:
         state = "pinned by a running request" if victim in self.pinned else "not stored on this node"
         name = self.eviction.name
-        raise PolicyError(f"policy {name!r}: evict() returned block {victim!r}, which is {state}; return a stored, unpinned block")
+        raise PolicyError(
+            f"policy {name!r}: evict() returned block {victim!r}, which is {state}; return a stored, unpinned block"
+        )
 
     def set_ready(self, blocks: Sequence[int]) -> None:
         """These promised blocks can be fetched by others from now on."""
@@ -198,6 +227,7 @@ class Node:
             bits = promised.pop(block, 0) & ~held
             if bits:
                 promised[block] = bits
+        self._note("ready", blocks)
 
     def is_ready(self, block: int) -> bool:
         """Whether this node has the block's KV."""
@@ -213,6 +243,7 @@ class Node:
                 holders[block] = bits
             self.resident -= 1
             self.eviction.remove(block)
+        self._note("gone", blocks)
 
     def access(self, blocks: Sequence[int]) -> int:
         """Instant service in position order: touch what is stored, store what is not, pin nothing.

@@ -36,18 +36,18 @@ class PrefillNode:
         fetch = self.head.fetch if self.head is not None else None
         return (fetch.end() if fetch is not None else now) + self.queued_ps
 
-    def choose(self, now: int, order: Callable[[int, Sequence[Job]], int] | None) -> Job:
+    def choose(self, now: int, order: Callable[[int, Sequence[Job], int], int] | None) -> Job:
         """Name the head of the queue; it keeps its place until it starts or is dropped."""
         head = self.head
         if head is None:
-            head = self.queue[0] if order is None else self._ordered(order)
+            head = self.queue[0] if order is None else self._ordered(now, order)
             self.head = head
             head.head_ps = now
         return head
 
-    def _ordered(self, order: Callable[[int, Sequence[Job]], int]) -> Job:
+    def _ordered(self, now: int, order: Callable[[int, Sequence[Job], int], int]) -> Job:
         """The policy's choice; but no request overtakes the one that computes its prefix."""
-        wanted = self.queue[order(self.instance, self.queue)]
+        wanted = self.queue[order(self.instance, self.queue, now)]
         while wanted.waits_for is not None and wanted.waits_for in self.queue:
             wanted = wanted.waits_for
         return wanted

@@ -18,9 +18,11 @@ from mooncake_bench.hardware.build import build_cost
 from mooncake_bench.sim.brain import Brain
 from mooncake_bench.sim.cluster import Cluster
 from mooncake_bench.sim.job import AT_ARRIVAL
+from mooncake_bench.sim.late import DelayedView, RouterView
 from mooncake_bench.sim.pool import Pool, PrefixIndex
+from mooncake_bench.sim.setup import parse_view
 from mooncake_bench.sim.state import ClusterState
-from mooncake_bench.sim.view import PS_PER_MS, View
+from mooncake_bench.sim.view import PS_PER_MS, EstimateError, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +58,7 @@ class Replay:
     policy_label: str
     policy_spec: str
     policy_sources: Mapping[str, str]
+    admission: str
     oracle: bool
     cost_name: str
     cost_version: str
@@ -139,16 +142,31 @@ def arrival_ps(trace: Trace, speedup: float) -> list[int]:
     return rounded
 
 
-def _assemble(prefill: list[int], decode: list[int], cost: CostModel, policies: PolicySet, setup: Setup, block_tokens: int) -> Cluster:
+def _assemble(
+    prefill: list[int], decode: list[int], cost: CostModel, policies: PolicySet, setup: Setup, block_tokens: int
+) -> Cluster:
     instances = len(prefill) + len(decode)
     state = ClusterState(instances)
     pool = Pool(PrefixIndex(instances, block_tokens), prefill, setup.pool_blocks, policies.evictions, setup.touch_order)
     is_prefill = np.isin(np.arange(instances), prefill)
-    view = View(state, pool.index, cost, is_prefill, setup.slo_ttft_ms, setup.slo_tbt_ms)
+    view = _view(setup, state, pool.index, cost, is_prefill)
     brain = Brain(policies.router, policies.admission, view, cost, prefill, decode)
     policies.router.start(view, _stream(setup.seed, "router"))
     policies.admission.start(view, _stream(setup.seed, "admission"))
     return Cluster(prefill, decode, cost, pool, state, brain)
+
+
+def _view(
+    setup: Setup, state: ClusterState, index: PrefixIndex, cost: CostModel, is_prefill: NDArray[np.bool_]
+) -> View:
+    """What the setup lets policies see."""
+    sigma = setup.estimate_error
+    error = EstimateError(sigma, setup.seed, state.instances) if sigma else None
+    seen = (state, index, cost, is_prefill, setup.slo_ttft_ms, setup.slo_tbt_ms, error)
+    kind, delay_ms = parse_view(setup.view)
+    if kind == "delayed":
+        return DelayedView(round(delay_ms * PS_PER_MS), *seen)
+    return RouterView(setup.pool_blocks, *seen) if kind == "router-only" else View(*seen)
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -175,7 +193,16 @@ def _reporter(progress: Callable[[int, int, float], None] | None, total: int) ->
     return lambda done, now: progress(done, total, now / PS_PER_MS)
 
 
-def _gather(trace: Trace, setup: Setup, policies: PolicySet, cost: CostModel, cluster: Cluster, arrivals: list[int], *, interrupted: bool) -> Replay:
+def _gather(
+    trace: Trace,
+    setup: Setup,
+    policies: PolicySet,
+    cost: CostModel,
+    cluster: Cluster,
+    arrivals: list[int],
+    *,
+    interrupted: bool,
+) -> Replay:
     segments = _table(SEGMENT_COLUMNS, cluster.segments)
     stays = _table(STAY_COLUMNS, cluster.stays)
     columns = _job_columns(cluster.jobs, arrivals)
@@ -190,7 +217,7 @@ def _gather(trace: Trace, setup: Setup, policies: PolicySet, cost: CostModel, cl
     is_prefill = cluster.brain.view.is_prefill
     return Replay(
         trace=trace, setup=setup, policy_label=policies.label, policy_spec=policies.spec,
-        policy_sources=policies.sources, oracle=policies.oracle,
+        policy_sources=policies.sources, admission=policies.admission.name, oracle=policies.oracle,
         cost_name=cost.name, cost_version=cost.version, cost_error=cost.error,
         is_prefill=is_prefill, is_decode=~is_prefill, columns=columns,
         reasons=tuple(cluster.brain.reasons), stays=stays, segments=segments, counters=counters,

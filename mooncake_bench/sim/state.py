@@ -9,6 +9,8 @@ import numpy as np
 from mooncake_bench.sim.stretch import steps_within
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
@@ -30,12 +32,19 @@ class DecodeColumns:
         self._table = np.array(self._rows, np.int64).T.copy()
         self._changed: set[int] = set()
         self.version = 0
+        self.journal: list[tuple[int, tuple[int, ...]]] | None = None  # (instance, what was set), if anyone asks
 
     def set(self, instance: int, start: int, step: int, growth: int, batch: int, tokens: int, steps: int) -> None:
         """A new stretch begins on ``instance``; an idle one has batch 0."""
         self._rows[instance] = (start, step or 1, growth, batch, tokens, steps)
         self._changed.add(instance)
         self.version += 1
+        if self.journal is not None:
+            self.journal.append((instance, self._rows[instance]))
+
+    def load(self, instance: int) -> tuple[int, int]:
+        """Requests and context tokens at the start of the present stretch."""
+        return self._rows[instance][3], self._rows[instance][4]
 
     def batches(self) -> Ints:
         """Requests in each running batch, copied."""
@@ -84,24 +93,36 @@ class Table:
         self._rows: list[int] = []
         self._slot: dict[int, int] = {}
         self._added: dict[int, tuple[int, ...]] = {}
-        self._removed: list[int] = []
+        self._removed: dict[int, None] = {}  # of the columns, in order
         self.version = 0
+        # what changed, if anyone asks: (row, values; None: it left)
+        self.journal: list[tuple[int, tuple[int, ...] | None]] | None = None
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._added) - len(self._removed)
 
+    @property
+    def rows(self) -> Sequence[int]:
+        """The request of each row, as :meth:`columns` last gave them."""
+        return self._rows
+
     def put(self, row: int, *values: int) -> None:
         """Request ``row`` enters this state, or what is known of it changes."""
-        if row in self._slot and row not in self._added:
-            self._removed.append(row)
+        if row in self._slot:
+            self._removed[row] = None
         self._added[row] = values
         self.version += 1
+        if self.journal is not None:
+            self.journal.append((row, values))
 
     def remove(self, row: int) -> None:
         """Request ``row`` leaves this state."""
-        if self._added.pop(row, None) is None:
-            self._removed.append(row)
+        self._added.pop(row, None)
+        if row in self._slot:
+            self._removed[row] = None
         self.version += 1
+        if self.journal is not None:
+            self.journal.append((row, None))
 
     def columns(self) -> Ints:
         """(width, rows), copied."""
@@ -135,23 +156,26 @@ class ClusterState:
 
     def __init__(self, instances: int) -> None:
         self.instances = instances
-        self.work_end = np.zeros(instances, np.int64)  # when the work routed so far would be done
-        self.work_routed = np.zeros(instances, np.int64)  # prefill time of everything ever routed there
-        self.queue_requests = np.zeros(instances, np.int64)
-        self.routed_tokens = np.zeros(instances, np.int64)
+        self.table = np.zeros((4, instances), np.int64)
+        # when the work routed so far would be done; prefill time of everything ever routed there
+        self.work_end, self.work_routed, self.queue_requests, self.routed_tokens = self.table
         self.decode = DecodeColumns(instances)
         self.joined = Table(3)  # decode instance, join, context minus the instance's step count at the join
         self.waiting = Table(3)  # decode instance, KV arrival, context
         # decode instance, tokens, prefill instance, and the value of its work_routed with this request; once the
         # prefill has ended: -1, and when it did
         self.promised = Table(4)
+        self.line_ends: Callable[[int], dict[int, int]] | None = None  # predicted prefill ends of the queued, by row
 
-    def promised_columns(self) -> tuple[Ints, Ints, Ints]:
+    def promised_columns(self, now: int) -> tuple[Ints, Ints, Ints]:
         """Decode instance, (predicted) prefill end and tokens of every promised request.
 
         By the queue as it stands: the work routed to its instance ends at ``work_end``, and what was routed after it
-        comes after it.
+        comes after it. Where a policy orders the queues, somebody has to look.
         """
         decode, tokens, prefill, mark = self.promised.columns()
-        behind = self.work_routed[prefill] - mark
-        return decode, np.where(prefill < 0, mark, self.work_end[prefill] - behind), tokens
+        if self.line_ends is None:
+            behind = self.work_routed[prefill] - mark
+            return decode, np.where(prefill < 0, mark, self.work_end[prefill] - behind), tokens
+        ends = self.line_ends(now)
+        return decode, np.where(prefill < 0, mark, [ends.get(row, now) for row in self.promised.rows]), tokens

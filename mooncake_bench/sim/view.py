@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 
@@ -11,8 +13,9 @@ from mooncake_bench.api import Columns
 if TYPE_CHECKING:
     from mooncake_bench.api import Bools, Floats, Ints, Request
     from mooncake_bench.hardware.cost import CostModel
+    from mooncake_bench.sim.job import Job
     from mooncake_bench.sim.pool import Match, PrefixIndex
-    from mooncake_bench.sim.state import ClusterState, Table
+    from mooncake_bench.sim.state import ClusterState
 
 PS_PER_MS = 1e9
 
@@ -24,10 +27,30 @@ def frozen(array: Ints) -> Ints:
     return view
 
 
+class EstimateError:
+    """Seeded error on the prefill and fetch times that policies see; what happens is untouched.
+
+    Each request gets its own factor an instance, uniform around 1 with the standard deviation ``sigma`` (below
+    1/sqrt(3), so that no time is negative). Uniform, because it needs no function that differs between libraries.
+    """
+
+    def __init__(self, sigma: float, seed: int, instances: int) -> None:
+        self._width = sigma * sqrt(3)
+        self._seed = [seed, crc32(b"estimate")]
+        self._instances = instances
+        self.draw(0)
+
+    def draw(self, row: int) -> None:
+        """The factors of one request, whatever was drawn before."""
+        draws = np.random.default_rng([*self._seed, row]).random((2, self._instances))
+        self.prefill, self.fetch = 1.0 + self._width * (2.0 * draws - 1.0)
+
+
 class View:
     """The exact view: the state of this very moment (implements :class:`mooncake_bench.api.Cluster`)."""
 
     exact = True
+    follows = False  # whether it wants to hear what happens
 
     def __init__(
         self,
@@ -37,8 +60,10 @@ class View:
         prefill: Bools,
         ttft_slo_ms: float,
         tbt_slo_ms: float,
+        error: EstimateError | None = None,
     ) -> None:
         self._state = state
+        self._error = error
         self._index = index
         self._cost = cost
         self._now = 0
@@ -50,8 +75,8 @@ class View:
         self.vram_tokens = np.where(self.is_decode, cost.vram_tokens, 0)
         for array in (self.is_prefill, self.is_decode, self.vram_tokens):
             array.flags.writeable = False
-        self.queue_requests = frozen(state.queue_requests)
-        self.routed_tokens = frozen(state.routed_tokens)
+        self._queue_requests = frozen(state.queue_requests)
+        self._routed_tokens = frozen(state.routed_tokens)
         nic = cost.nic_bytes_per_s
         self._fetch_ms_a_token = 1e3 * cost.kv_bytes_per_token / np.minimum.outer(nic, nic)
         self._request: Request | None = None
@@ -76,8 +101,10 @@ class View:
         self._now_array[()] = now
         if request is None:
             self._request = None
-        else:
-            self._match(request)
+            return
+        self._match(request)
+        if self._error is not None:
+            self._error.draw(request.row)
 
     @property
     def now_ms(self) -> float:
@@ -90,6 +117,14 @@ class View:
         wait: Floats = left / self._ps_per_ms
         wait += self._role_wait
         return wait
+
+    @property
+    def queue_requests(self) -> Ints:
+        return self._queue_requests
+
+    @property
+    def routed_tokens(self) -> Ints:
+        return self._routed_tokens
 
     def _match(self, request: Request) -> None:
         self._request = request
@@ -113,7 +148,7 @@ class View:
     def fetch_ms(self, tokens: Ints, holder: int) -> Floats:
         wait: Floats = tokens * self._fetch_ms_a_token[holder]
         wait += self._role_wait
-        return wait
+        return wait if self._error is None else wait * self._error.fetch
 
     def prefill_ms(self, request: Request, cached: Ints) -> Floats:
         tokens = self._input_tokens if request is self._request else np.array(float(request.input_tokens))
@@ -121,7 +156,7 @@ class View:
         np.maximum(computed, self._ones, out=computed)
         time = self._cost.prefill_ms(computed, tokens - computed)
         time += self._role_wait
-        return time
+        return time if self._error is None else time * self._error.prefill
 
     @property
     def decode_batch(self) -> Ints:
@@ -160,7 +195,7 @@ class View:
     def promised(self) -> Columns:
         key = (self._now, self._state.promised.version)
         if self._cached("promised") != key:
-            self._keep("promised", key, *self._state.promised_columns())
+            self._keep("promised", key, *self._state.promised_columns(self._now))
         return self._tables["promised"][1]
 
     def _cached(self, name: str) -> tuple[int, ...] | None:
@@ -178,15 +213,29 @@ class View:
 
     # for the engine, not for policies
 
+    def routed(self, job: Job, now: int) -> None:
+        """The router's own decision was carried out."""
+
+    def happened(self, kind: str, job: Job, now: int) -> None:
+        """``first_token``, ``finished``, ``rejected`` or ``failed``."""
+
+    def observe(self, now: int) -> None:
+        """An event is over."""
+
     def actual_lengths(self, request: Request) -> list[int]:
         """Leading blocks really cached (first N) and fetchable (last N) on each instance, at this moment."""
         if request is not self._request:
             self._match(request)
         return self._found.lengths
 
+    def estimate_factor(self, instance: int) -> float:
+        """By how much this view's prefill times are off on an instance, for the request at hand."""
+        return 1.0 if self._error is None else float(self._error.prefill[instance])
+
     def fetch_ms_a_token(self, source: int, target: int) -> float:
         """Uncontended ms to copy one token's KV."""
-        return float(self._fetch_ms_a_token[source, target])
+        factor = 1.0 if self._error is None else float(self._error.fetch[target])
+        return float(self._fetch_ms_a_token[source, target]) * factor
 
     def lightest_decode(self) -> int:
         """argmin over decode instances of context + routed tokens, lowest id (rule 10)."""

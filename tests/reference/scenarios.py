@@ -21,21 +21,23 @@ class Scripted(Router):
     """Routes as told (row -> Route), and notes what it sees."""
 
     routes: dict[int, Route]
-    shortest_first: bool = False
     seen: dict[int, dict[str, list[float]]] = field(default_factory=dict)
 
     def route(self, request, cluster):
-        seen = {name: getattr(cluster, name) for name in VIEWED}
+        seen = {name: getattr(cluster, name).tolist() for name in VIEWED}
         for state in STATES:
-            seen |= {f"{state}.{name}": getattr(getattr(cluster, state), name) for name in COLUMNS}
-        seen["cached_tokens"] = cluster.cached_tokens(request)
-        seen["fetchable_tokens"] = cluster.fetchable_tokens(request)
-        self.seen[request.row] = {name: array.tolist() for name, array in seen.items()}
+            rows = sorted(zip(*getattr(cluster, state), strict=True), key=lambda row: row[1:])  # by time
+            seen |= {f"{state}.{name}": [row[i].item() for row in rows] for i, name in enumerate(COLUMNS)}
+        seen["cached_tokens"] = cluster.cached_tokens(request).tolist()
+        seen["fetchable_tokens"] = cluster.fetchable_tokens(request).tolist()
+        self.seen[request.row] = seen
         return self.routes.get(request.row, Route(0))
 
+
+class ShortestFirst(Scripted):
     def order(self, instance, queue, cluster):
         lengths = [request.input_tokens for request in queue]
-        return lengths.index(min(lengths)) if self.shortest_first else 0
+        return lengths.index(min(lengths))
 
 
 VIEWED = ("queue_ms", "queue_requests", "decode_batch", "decode_tokens", "routed_tokens")
