@@ -59,6 +59,8 @@ class Cluster:
             i: Decoder(i, cost, self._post_boundary, self, state.decode, self.segments, self.stays) for i in decode
         }
         self.jobs: list[Job] = []
+        self._asked: Job | None = None  # its KV has arrived and the admission is being asked: in no table
+        state.rebuild = self._fill_tables
         self.policy_ns: list[int] = []
         self.fetches = 0
         self._kv = cost.kv_bytes_per_token * SCALE  # of one token, in the network's unit
@@ -122,10 +124,10 @@ class Cluster:
     # arrival
 
     def _arrive(self, job: Job, now: int) -> None:
-        self.jobs.append(job)
         began = perf_counter_ns()
         reason = self.brain.decide(job, now)
         self.policy_ns.append(perf_counter_ns() - began)
+        self.jobs.append(job)
         if reason is not None:
             self._reject(job, now, status.AT_ARRIVAL, reason)
             return
@@ -139,8 +141,10 @@ class Cluster:
             )
         if job.fetch_source is not None:
             self._start_fetch(job, now)
-        state.work_routed[instance] += job.prefill_ps
-        state.promised.put(job.row, job.decode, job.context, instance, int(state.work_routed[instance]))
+        node.routed_ps += job.prefill_ps
+        state.work_routed[instance] = job.mark = node.routed_ps
+        if state.tracked:
+            state.promised.put(job.row, job.decode, job.context, instance, job.mark)
         state.routed_tokens[job.decode] += job.context
         state.queue_requests[instance] += 1
         node.queue.append(job)
@@ -224,7 +228,8 @@ class Cluster:
         self.state.work_end[node.instance] = node.work_end(now)
         self.state.queue_requests[node.instance] -= 1
         self._unroute(job)
-        self.state.promised.remove(job.row)
+        if self.state.tracked:
+            self.state.promised.remove(job.row)
         self._reject(job, now, status.AT_PREFILL, reason)
 
     def _start_prefill(self, node: PrefillNode, job: Job, now: int) -> None:
@@ -259,7 +264,8 @@ class Cluster:
         store.set_ready(job.new_blocks)
         self.state.queue_requests[node.instance] -= 1
         stays = not self.brain.decides_late or self._keeps_decode(job, now)
-        self.state.promised.put(job.row, job.decode, job.context, -1, now)
+        if self.state.tracked:
+            self.state.promised.put(job.row, job.decode, job.context, -1, now)
         if job.output_tokens == 1:
             self._finish_at_first_token(job, now)
         elif stays:
@@ -289,7 +295,8 @@ class Cluster:
 
     def _finish_at_first_token(self, job: Job, now: int) -> None:
         self.network.stop(now, job.stream)
-        self.state.promised.remove(job.row)
+        if self.state.tracked:
+            self.state.promised.remove(job.row)
         self._unroute(job)
         job.status = status.COMPLETED
         job.end_ps = now
@@ -304,15 +311,20 @@ class Cluster:
         done(now, owner)
 
     def _kv_arrived(self, now: int, job: Job) -> None:
-        job.kv_arrival_ps = now
-        self.state.promised.remove(job.row)
+        state = self.state
         self._unroute(job)
+        self._asked = job
+        if state.tracked:
+            state.promised.remove(job.row)
         reason = self.brain.reject_decode(job, now)
+        self._asked = None
+        job.kv_arrival_ps = now
         if reason is not None:
             self._reject(job, now, status.AT_DECODE, reason)
             return
-        self.state.routed_tokens[job.decode] += job.context
-        self.state.waiting.put(job.row, job.decode, now, job.context)
+        state.routed_tokens[job.decode] += job.context
+        if state.tracked:
+            state.waiting.put(job.row, job.decode, now, job.context)
         self.decoders[job.decode].arrive(job, now)
 
     # decode (what a Decoder tells)
@@ -320,8 +332,9 @@ class Cluster:
     def joined(self, job: Job, now: int) -> None:
         """It entered a batch."""
         state = self.state
-        state.waiting.remove(job.row)
-        state.joined.put(job.row, job.decode, now, job.context - job.joined_step)
+        if state.tracked:
+            state.waiting.remove(job.row)
+            state.joined.put(job.row, job.decode, now, job.context - job.joined_step)
         self._unroute(job)
         if job.first_join_ps < 0:
             job.first_join_ps = now
@@ -329,7 +342,8 @@ class Cluster:
 
     def left(self, job: Job, now: int) -> None:
         """It has all its tokens."""
-        self.state.joined.remove(job.row)
+        if self.state.tracked:
+            self.state.joined.remove(job.row)
         job.status = status.COMPLETED
         job.end_ps = now
         self._tell_of_batch("finished", job, now)
@@ -337,13 +351,15 @@ class Cluster:
     def swapped_out(self, job: Job, now: int) -> None:
         """It was preempted: its KV waits in DRAM."""
         job.preemptions += 1
-        self.state.joined.remove(job.row)
-        self.state.waiting.put(job.row, job.decode, job.kv_arrival_ps, job.context)
+        if self.state.tracked:
+            self.state.joined.remove(job.row)
+            self.state.waiting.put(job.row, job.decode, job.kv_arrival_ps, job.context)
         self.state.routed_tokens[job.decode] += job.context
 
     def stuck(self, job: Job, now: int) -> None:
         """Even an empty instance has no room for it."""
-        self.state.waiting.remove(job.row)
+        if self.state.tracked:
+            self.state.waiting.remove(job.row)
         self._unroute(job)
         job.status = status.FAILED
         job.end_ps = now
@@ -355,6 +371,21 @@ class Cluster:
             decoder = self.decoders[job.decode]
             self.state.decode.set(decoder.instance, now, 0, 0, decoder.batch, decoder.tokens, decoder.steps)
             self.brain.tell(kind, job, now)
+
+    def _fill_tables(self) -> None:
+        """A policy looks at single requests for the first time: enter those that are under way."""
+        state = self.state
+        for job in self.jobs:
+            if job.status != status.UNFINISHED or job is self._asked:
+                continue
+            if job.first_token_ps < 0:
+                state.promised.put(job.row, job.decode, job.context, job.prefill, job.mark)
+            elif job in self.decoders[job.decode].members:
+                state.joined.put(job.row, job.decode, job.joined_ps, job.context - job.joined_step)
+            elif job.kv_arrival_ps < 0:
+                state.promised.put(job.row, job.decode, job.context, -1, job.first_token_ps)
+            else:
+                state.waiting.put(job.row, job.decode, job.kv_arrival_ps, job.context)
 
     # accounts
 

@@ -21,7 +21,7 @@ class Job:
     __slots__ = (
         "arrival_ps", "cached_blocks", "computed", "context", "decode", "end_ps", "fetch", "fetch_blocks",
         "fetch_source", "fetched_tokens", "first_join_ps", "first_token_ps", "head_ps", "hit_blocks", "hit_tokens",
-        "input_tokens", "joined_ps", "joined_step", "kv_arrival_ps", "new_blocks", "output_tokens",
+        "input_tokens", "joined_ps", "joined_step", "kv_arrival_ps", "mark", "new_blocks", "output_tokens",
         "predicted_tbt_ms", "predicted_ttft_ms", "preemptions", "prefill", "prefill_ps", "reject_reason",
         "reject_stage", "request", "route", "row", "start_ps", "status", "steps_left", "stored", "stream",
         "waits_for",
@@ -37,6 +37,7 @@ class Job:
     prefill_ps: int  # what its prefill takes
     predicted_ttft_ms: float
     predicted_tbt_ms: float | None
+    mark: int  # work routed to its prefill instance up to and with it, ps
     joined_ps: int  # of its present stay in a batch
     joined_step: int
     new_blocks: Sequence[int]

@@ -17,7 +17,7 @@ class PrefillNode:
     ``work_end`` is when the work routed so far would be done: what a view's ``queue_ms`` is measured to.
     """
 
-    __slots__ = ("busy_end", "epoch", "head", "instance", "queue", "queued_ps", "recount", "running")
+    __slots__ = ("busy_end", "epoch", "head", "instance", "queue", "queued_ps", "recount", "routed_ps", "running")
 
     def __init__(self, instance: int) -> None:
         self.instance = instance
@@ -26,6 +26,7 @@ class PrefillNode:
         self.running: Job | None = None
         self.busy_end = 0
         self.queued_ps = 0  # prefill time of everything in the queue
+        self.routed_ps = 0  # prefill time of everything ever routed here
         self.recount = False  # promised blocks were dropped: hits are counted again at the start
         self.epoch = 0
 

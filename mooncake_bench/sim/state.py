@@ -152,7 +152,10 @@ class Table:
 
 
 class ClusterState:
-    """Everything that happens, as columns over all instances (times in ps)."""
+    """Everything that happens, as columns over all instances (times in ps).
+
+    The tables of single requests are kept only once somebody has looked at one: most policies never do.
+    """
 
     def __init__(self, instances: int) -> None:
         self.instances = instances
@@ -160,22 +163,45 @@ class ClusterState:
         # when the work routed so far would be done; prefill time of everything ever routed there
         self.work_end, self.work_routed, self.queue_requests, self.routed_tokens = self.table
         self.decode = DecodeColumns(instances)
-        self.joined = Table(3)  # decode instance, join, context minus the instance's step count at the join
-        self.waiting = Table(3)  # decode instance, KV arrival, context
+        self.tracked = False
+        self.rebuild: Callable[[], None] | None = None  # fills the tables when tracking starts
+        self._joined = Table(3)  # decode instance, join, context minus the instance's step count at the join
+        self._waiting = Table(3)  # decode instance, KV arrival, context
         # decode instance, tokens, prefill instance, and the value of its work_routed with this request; once the
         # prefill has ended: -1, and when it did
-        self.promised = Table(4)
-        self.line_ends: Callable[[int], dict[int, int]] | None = None  # predicted prefill ends of the queued, by row
+        self._promised = Table(4)
+
+    def _track(self) -> None:
+        if not self.tracked:
+            self.tracked = True
+            if self.rebuild is not None:
+                self.rebuild()
+
+    @property
+    def joined(self) -> Table:
+        """Requests in a decode batch."""
+        self._track()
+        return self._joined
+
+    @property
+    def waiting(self) -> Table:
+        """Requests whose KV has arrived and that are in no batch."""
+        self._track()
+        return self._waiting
+
+    @property
+    def promised(self) -> Table:
+        """Requests whose KV is still to come."""
+        self._track()
+        return self._promised
 
     def promised_columns(self, now: int) -> tuple[Ints, Ints, Ints]:
         """Decode instance, (predicted) prefill end and tokens of every promised request.
 
         By the queue as it stands: the work routed to its instance ends at ``work_end``, and what was routed after it
-        comes after it. Where a policy orders the queues, somebody has to look.
+        comes after it.
         """
         decode, tokens, prefill, mark = self.promised.columns()
-        if self.line_ends is None:
-            behind = self.work_routed[prefill] - mark
-            return decode, np.where(prefill < 0, mark, self.work_end[prefill] - behind), tokens
-        ends = self.line_ends(now)
-        return decode, np.where(prefill < 0, mark, [ends.get(row, now) for row in self.promised.rows]), tokens
+        behind = self.work_routed[prefill] - mark
+        ends = np.maximum(self.work_end, now)[prefill] - behind
+        return decode, np.where(prefill < 0, mark, ends), tokens

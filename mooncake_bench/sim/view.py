@@ -86,6 +86,7 @@ class View:
         self._steps: Ints = np.zeros(0, np.int64)
         self._decode_tokens: Ints = np.zeros(0, np.int64)
         self._tables: dict[str, tuple[tuple[int, ...], Columns]] = {}
+        self._asked = 0  # calls of `at`
         # operands kept as arrays: numpy takes them twice as fast as Python numbers
         self._role_wait = np.where(prefill, 0.0, np.inf)
         self._not_decode = np.where(prefill, 1 << 62, 0)
@@ -99,12 +100,12 @@ class View:
         """Move to ``now`` (ps); with a request, its prefix is looked up anew."""
         self._now = now
         self._now_array[()] = now
-        if request is None:
-            self._request = None
-            return
-        self._match(request)
-        if self._error is not None:
-            self._error.draw(request.row)
+        self._asked += 1
+        self._request = None
+        if request is not None:
+            self._match(request)
+            if self._error is not None:
+                self._error.draw(request.row)
 
     @property
     def now_ms(self) -> float:
@@ -193,7 +194,7 @@ class View:
 
     @property
     def promised(self) -> Columns:
-        key = (self._now, self._state.promised.version)
+        key = (self._asked, self._state.promised.version)  # a queue can change with no request entering or leaving it
         if self._cached("promised") != key:
             self._keep("promised", key, *self._state.promised_columns(self._now))
         return self._tables["promised"][1]

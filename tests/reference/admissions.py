@@ -24,6 +24,8 @@ def add(batch, tokens, columns, keep=slice(None)):
 
 @dataclass
 class Baseline(Admission):
+    name = "reference-baseline"
+
     def reject(self, request, route, cluster):
         return "ttft" if route.ttft_ms / cluster.ttft_slo_ms > 1 else None
 
@@ -38,6 +40,7 @@ class Baseline(Admission):
 
 @dataclass
 class Early(Baseline):
+    name = "reference-early"
     recheck: bool = False
     per_instance: bool = False
 
@@ -62,6 +65,7 @@ class Early(Baseline):
 
 @dataclass
 class Predictive(Early):
+    name = "reference-predictive"
     td_ms: float = 10_000.0
 
     def loads(self, request, route, cluster):

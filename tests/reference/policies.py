@@ -14,6 +14,7 @@ from mooncake_bench.api import Admission, Eviction, Route, Router
 class KVCacheCentric(Router):
     """Algorithm 1."""
 
+    name = "reference-kvcache-centric"
     threshold: float = 4.0
 
     def route(self, request, cluster):
@@ -29,6 +30,8 @@ class KVCacheCentric(Router):
 class CacheAware(Router):
     """Local hits only."""
 
+    name = "reference-cache-aware"
+
     def route(self, request, cluster):
         ttft = cluster.queue_ms + cluster.prefill_ms(request, cluster.cached_tokens(request))
         p = int(ttft.argmin())
@@ -36,12 +39,15 @@ class CacheAware(Router):
 
 
 class AcceptAll(Admission):
+    name = "reference-accept-all"
+
     def reject(self, request, route, cluster):
         return None
 
 
 @dataclass
 class LRU(Eviction):
+    name = "reference-lru"
     last: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
     def insert(self, blocks, positions):

@@ -20,6 +20,7 @@ from .state import Req
 class Scripted(Router):
     """Routes as told (row -> Route), and notes what it sees."""
 
+    name = "scripted"
     routes: dict[int, Route]
     seen: dict[int, dict[str, list[float]]] = field(default_factory=dict)
 
@@ -49,6 +50,7 @@ COLUMNS = ("instance", "since_ms", "tokens")
 class Rejecting(Admission):
     """Turns away the rows it was told, at the stage it was told."""
 
+    name = "rejecting"
     at: dict[int, str]
 
     def reject(self, request, route, cluster):

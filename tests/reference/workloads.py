@@ -24,6 +24,7 @@ EVICTIONS = ("lru", "lfu", "fifo", "length-aware", "length-aware:bias=keep", "le
 class Whims(Router):
     """Any valid decision, by lot: one number a row decides all about it."""
 
+    name = "whims"
     lots: list[int]
     fetches: bool
 
@@ -63,6 +64,7 @@ class OrderedLateWhims(OrderedWhims, LateWhims):
 class Moody(Admission):
     """Turns away about one in four at each stage, by lot."""
 
+    name = "moody"
     lots: list[int]
 
     def _says(self, request, stage):
