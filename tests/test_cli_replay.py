@@ -243,13 +243,13 @@ def test_ctrl_c_keeps_what_is_done_and_ends_with_130() -> None:
     assert process.returncode == 130, errors
     assert b"Traceback" not in errors
     assert b"interrupted" in shown
-    stored = open_run("results/1_conversation-like_slow")
+    stored = open_run("results/1_conversation-like_mine.py")
     counts = stored.manifest["counts"]
     assert stored.manifest["status"] == "interrupted"
     assert counts["offered"] == 12_031
     assert counts["unfinished"] > 0
     assert sum(counts[word] for word in ("completed", "rejected", "failed", "unfinished")) == 12_031
-    assert pq.read_table("results/1_conversation-like_slow/requests.parquet").num_rows == 12_031
+    assert pq.read_table("results/1_conversation-like_mine.py/requests.parquet").num_rows == 12_031
 
 
 # how it ends
@@ -303,6 +303,17 @@ def test_a_broken_file_is_found_before_the_first_replay(capsys: pytest.CaptureFi
 def test_policies_check_fails_a_faulty_file_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policies", "check", policy_file(TEN_LINES.replace("prefill=0", "prefill=12"))]) == 2
     assert "to-the-first" in capsys.readouterr().err
+
+
+def test_a_broken_file_is_named_and_hides_no_other_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    policy_file("import nothing_of_that_name")
+    Path("good.py").write_text(TEN_LINES, encoding="utf-8")
+    assert run(["policies", "list", "--policy-dir", "."]) == 0
+    shown = capsys.readouterr()
+    assert "to-the-first" in shown.out
+    assert "kvcache-centric" in shown.out
+    assert "mine.py" in shown.err
+    assert shown.err.count("\n") == 1
 
 
 def test_policies_new_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:

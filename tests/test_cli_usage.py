@@ -92,6 +92,9 @@ def test_wrong_use_gets_one_line_that_says_how_to_fix_it(
         (["--set", "speedup=2", "--speedup", "3"], "--set speedup: no effect beside --speedup"),
         (["--set", "slo.ttft_ms=2", "--slo", "ttft:3"], "--set slo.ttft_ms: no effect beside --slo"),
         (["--seed", "3", "-p", "kvcache-centric"], "--seed: no effect"),
+        (["--policy-dir", "..", "-p", "lru"], "--policy-dir ..: no effect"),
+        (["--warmup", "2h"], "leaves 0 requests"),
+        (["-p", "lru", "-p", "lru"], "given twice"),
     ],
     ids=lambda item: " ".join(item) if isinstance(item, list) else "",
 )

@@ -1,10 +1,14 @@
-"""From flags, ``--set``, ``--config``, ``--from`` and the first-run scenario to one plan. The later of these in
-``FIRST_RUN, --from, --config, --set, flags`` wins; a ``--set`` and a flag for one setting are refused."""
+"""From flags, ``--set``, ``--config``, ``--from`` and the first-run scenario to one plan.
+
+Where several name a setting, the later of ``first run, --from, --config, --set, flags`` wins; a ``--set`` and a flag
+for the same setting are refused.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.options import SETUP_FLAGS
@@ -14,7 +18,6 @@ from mooncake_bench.sim.setup import Setup, Size, fields_from, flatten, parse_si
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from mooncake_bench.plugins import PolicySet
     from mooncake_bench.trace import Trace
@@ -105,6 +108,7 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     build_cost(nodes, setup.model, setup.engine, setup.vram_tokens, setup.nic_gbytes_per_s)
     policies = [plugins.build(each.policy, given.get("policy_dir") or ()) for each in setups]
     _check_labels([policy.label for policy in policies])
+    _check_folders(given.get("policy_dir") or (), policies)
     selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
     _check_repeats(plan, selected, given)
     last_ms = float(selected.arrival_ms[-1]) / setup.speedup
@@ -118,6 +122,13 @@ def _check_labels(labels: Sequence[str]) -> None:
     for label in labels:
         if labels.count(label) > 1:
             raise SetupError(f"--policy: {label!r} is given twice; label them, as in a={label} and b={label}")
+
+
+def _check_folders(folders: Sequence[Path], policies: Sequence[PolicySet]) -> None:
+    used = [Path(file).resolve() for policy in policies for file in policy.sources]
+    for folder in folders:
+        if not any(file.is_relative_to(folder.resolve()) for file in used):
+            raise SetupError(f"--policy-dir {folder}: no effect, none of these policies lies in it; drop it")
 
 
 def _check_repeats(plan: Plan, selected: Trace, given: Mapping[str, Any]) -> None:

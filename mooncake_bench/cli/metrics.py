@@ -12,7 +12,7 @@ from mooncake_bench.cli.output import answer
 if TYPE_CHECKING:
     from mooncake_bench.cli.options import Commands
 
-HELP = "What is measured, in which unit, over whom, and which way is better."
+HELP = "What is measured, and which way is better."
 EXAMPLES = (
     Example("metrics list", "every metric with its definition"),
     Example("metrics list --format json", "the same, for a program"),

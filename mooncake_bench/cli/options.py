@@ -101,6 +101,7 @@ def option(
 
 def argument(name: str, kind: Any, text: str, default: Any = inspect.Parameter.empty, **more: Any) -> inspect.Parameter:
     """One positional of a command as a parameter that Typer reads."""
+    more.setdefault("metavar", name.upper())
     return _parameter(name, Annotated[kind, typer.Argument(help=text, show_default=False, **more)], default)
 
 
@@ -175,7 +176,7 @@ def out_option(text: str) -> inspect.Parameter:
 def runs_argument() -> inspect.Parameter:
     """RUN...: the runs of a command, the first as the reference."""
     text = "Runs, the first is the reference: a folder, a number, a --name, @last or @last:N"
-    return argument("runs", list[str], text, metavar="RUN...")
+    return argument("runs", list[str], text, metavar="RUN")
 
 
 def policy_dir_option() -> inspect.Parameter:

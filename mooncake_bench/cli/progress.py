@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, float], None]  # requests done, of, simulated ms
 
+LABEL_LETTERS = 30  # of a policy's SPEC, which may be a long path
+
 
 @contextmanager
 def progress_bar(label: str, quiet: bool) -> Iterator[Progress | None]:
@@ -22,15 +24,15 @@ def progress_bar(label: str, quiet: bool) -> Iterator[Progress | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=None, rate="")
+        task = bar.add_task(label[:LABEL_LETTERS], total=None, rate="")
 
         def advance(done: int, total: int, simulated_ms: float) -> None:
             speed = bar.tasks[task].speed

@@ -96,7 +96,9 @@ PARAMETERS = [
 
 @options.takes(*PARAMETERS)
 def replay(**given: Any) -> None:
-    """Replay a trace through policies on a simulated cluster and print what each does to the requests.
+    """Replay a trace through one or several policies.
+
+    Prints what each does to the requests: how many complete, are rejected or fail, and how long they take.
 
     The answer goes to stdout; notices, progress and the path of each run folder go to stderr.
     """

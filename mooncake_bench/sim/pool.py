@@ -178,10 +178,11 @@ class Node:
         held, promised = self.held, self.index.promised
         new = dict.fromkeys(blocks, held)
         self.index.holders.update(zip(blocks, entries) if entries else new)  # noqa: B905
-        if any(map(promised.get, blocks)):
+        if not promised.keys().isdisjoint(blocks):
             new = {block: promised.get(block, 0) | held for block in blocks}
         promised.update(new)
-        self._note("stored", blocks)
+        if self.index.journal is not None:
+            self._note("stored", blocks)
         self.resident += len(blocks)
         if self.resident > self.capacity:
             raise InvariantError(f"a node holds {self.resident} blocks of a capacity of {self.capacity}")
@@ -204,14 +205,15 @@ class Node:
         if len(victims) != possible:
             name = self.eviction.name
             raise PolicyError(f"policy {name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
-        self._note("gone", victims)
+        if self.index.journal is not None:
+            self._note("gone", victims)
         self.resident -= possible
         self.evictions += possible
         return possible
 
     def _note(self, what: str, blocks: Sequence[int]) -> None:
-        if self.index.journal is not None:
-            self.index.journal.append((what, self.held, tuple(blocks)))
+        assert self.index.journal is not None
+        self.index.journal.append((what, self.held, tuple(blocks)))
 
     def _reject_victim(self, victim: int) -> None:
         state = "pinned by a running request" if victim in self.pinned else "not stored on this node"
@@ -223,11 +225,13 @@ class Node:
     def set_ready(self, blocks: Sequence[int]) -> None:
         """These promised blocks can be fetched by others from now on."""
         promised, held = self.index.promised, self.held
+        pop = promised.pop
         for block in blocks:
-            bits = promised.pop(block, 0) & ~held
-            if bits:
-                promised[block] = bits
-        self._note("ready", blocks)
+            bits = pop(block, held)
+            if bits != held:
+                promised[block] = bits & ~held
+        if self.index.journal is not None:
+            self._note("ready", blocks)
 
     def is_ready(self, block: int) -> bool:
         """Whether this node has the block's KV."""
@@ -243,7 +247,8 @@ class Node:
                 holders[block] = bits
             self.resident -= 1
             self.eviction.remove(block)
-        self._note("gone", blocks)
+        if self.index.journal is not None:
+            self._note("gone", blocks)
 
     def access(self, blocks: Sequence[int]) -> int:
         """Instant service in position order: touch what is stored, store what is not, pin nothing.
