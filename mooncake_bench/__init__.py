@@ -36,6 +36,7 @@ def replay(
     """
     from pathlib import Path
 
+    from mooncake_bench.errors import SetupError
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.replay import run
     from mooncake_bench.sim.setup import Setup, check_fields
@@ -43,6 +44,9 @@ def replay(
 
     check_fields(setup)
     chosen = Setup(cluster=cluster, policy=policy, **setup)
+    idle = [name for name in ("block_tokens", "timestamp_unit") if name in setup]
+    if isinstance(trace, Trace) and idle:
+        raise SetupError(f"{idle[0]}: no effect on a Trace that is loaded already; give it to load()")
     loaded = trace if isinstance(trace, Trace) else load(trace, chosen.block_tokens, chosen.timestamp_unit)
     return Run.from_replay(run(loaded, chosen, policy_dirs=[Path(folder) for folder in policy_dirs]))
 

@@ -10,6 +10,7 @@ import pytest
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware import presets
 from mooncake_bench.hardware.build import build_cost
+from mooncake_bench.hardware.fake import FakeCost
 from mooncake_bench.hardware.presets import (
     engine_names,
     load_engine,
@@ -124,6 +125,35 @@ def test_the_error_is_one_sentence_with_every_status_and_the_measured_error() ->
     assert error.endswith(".")
     assert "\n" not in error
     assert ". " not in error
+
+
+def test_the_short_error_is_a_sentence_of_two_lines_for_every_bundled_pair() -> None:
+    for node in node_names():
+        for engine in engine_names():
+            short = build_cost([node] * 16, "llama-3-70b", engine).error_short
+            assert len(short) <= 170, short
+            assert short.startswith(("measured: ", "derived, not measured: ")), short
+            assert "\n" not in short
+            assert not short.endswith(".")
+
+
+def test_the_short_error_tells_whole_steps_where_the_engine_was_fitted_and_kernels_elsewhere() -> None:
+    def short(nodes: list[str], engine: str, model: str = "llama-3-70b") -> str:
+        return build_cost(nodes, model, engine).error_short
+
+    assert short(["a800"], "mooncake-a800").startswith("derived, not measured: fitted to FAST'25 Fig 14, off by +3.4")
+    assert short(["h100"], "none").startswith("measured: kernel sums off by 0.9/8.1 %")
+    assert short(["h100"], "none").endswith("no engine time, so too short")
+    assert short(["h100"], "mooncake-a800").endswith("engine fitted on a800, not on h100")
+    assert "; a100 measured: " in short(["a800", "a100"], "mooncake-a800")
+    assert short(["a800"], "mooncake-a800", "llama2-70b").endswith("; costs of llama-3-70b")
+
+
+def test_without_a_short_form_the_whole_error_is_shown(tmp_path: Path) -> None:
+    node, engine = written(tmp_path, "box.toml", NODE), written(tmp_path, "quick.toml", ENGINE)
+    cost = build_cost([node], written(tmp_path, "tiny.toml", MODEL), engine)
+    assert cost.error_short == "measured: 5 % off; 1 % off"
+    assert FakeCost(error="invented").error_short == "invented"
 
 
 def test_an_engine_on_a_node_it_was_not_fitted_on_is_named() -> None:
@@ -278,9 +308,11 @@ def test_an_engine_faster_than_nothing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vram_tokens": 0}, "vram_tokens is 0: expected a whole number above 0"),
-        ({"nic_gbytes_per_s": -1.0}, r"nic_gbytes_per_s is -1\.0: expected a number above 0"),
-        ({"nic_gbytes_per_s": float("nan")}, "nic_gbytes_per_s is nan: expected a number above 0"),
+        ({"vram_tokens": 0}, "vram_tokens is 0: expected a whole number from 1 to 1e15"),
+        ({"vram_tokens": 10**300}, r"vram_tokens is 1e\+300: expected a whole number from 1 to 1e15"),
+        ({"nic_gbytes_per_s": -1.0}, "nic_gbytes_per_s is -1: expected a number from 0.001 to"),
+        ({"nic_gbytes_per_s": float("nan")}, "nic_gbytes_per_s is nan: expected a number from 0.001 to"),
+        ({"nic_gbytes_per_s": 1e308}, r"nic_gbytes_per_s is 1e\+308: expected a number from 0.001 to"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(settings: dict[str, float], message: str) -> None:

@@ -64,7 +64,7 @@ def test_the_chosen_reference_is_printed_first() -> None:
 def test_the_head_names_trace_cluster_cost_error_slos_and_view() -> None:
     text = " ".join(render(tiny_run(), width=200).split())
     for words in (
-        "trace tiny (sha256 ", "4 requests in 44.1 ms", "speedup 1 = 667 requests/s",
+        "trace tiny (sha256 ", "4 requests arriving in 6 ms", "speedup 1 = 667 requests/s",
         "cluster 1P+1D (8 GPUs each): llama-3-70b on a800", "cost fake v1, error: invented numbers",
         "SLO TTFT 8.5 ms, TBT 20 ms (mean of a request's longest 10 % of token gaps", "view exact", "seed 0",
     ):  # fmt: skip

@@ -119,7 +119,8 @@ def test_the_manifest_says_what_the_run_was(tmp_path: Path) -> None:
     assert manifest["trace"]["path"] == "traces/tiny.jsonl"
     assert manifest["setup"] == replay.setup.to_dict()
     assert manifest["policy"]["sources"] == {"mine.py": "ab" * 32, "policies/lru.py": "cd" * 32}
-    assert manifest["cost"] == {"name": "fake", "version": "1", "error": "invented numbers"}
+    error = "invented numbers, for tests of results and reports"
+    assert manifest["cost"] == {"name": "fake", "version": "1", "error": error, "error_short": "invented numbers"}
     assert manifest["counts"] == {"offered": 4, "completed": 3, "failed": 0, "rejected": 1, "unfinished": 0}
     assert manifest["policy_decision_us"] == {"p50": 2.5, "p99": pytest.approx(3.97), "n": 4}
     assert manifest["percentile_method"] == "linear"

@@ -91,10 +91,10 @@ def test_a_grid_has_a_row_a_cell_and_a_share_a_decode_time(capsys):
         "--ttft", "1ms,30s", "--tbt", "32ms", "--td", "ewma,5s", "--recheck",
     )  # fmt: skip
     assert code == 0
-    assert lines[0].startswith("2 cells, 120 requests each; the admissions differ in 1 of them")
+    assert lines[0] == "Cells: 2, of 120 requests each; in 1 of them the admissions differ."
     rows = table_rows(lines, "cluster")
-    assert rows[0] == ["6P+1D", "preset", "5×", "0.001 s", "32 ms", "120", "0", "0", "0.00"]
-    assert [row[3] for row in rows[1:]] == ["30 s"] * 3  # rejected, completed within, loads
+    assert rows[0] == ["6P+1D", "preset", "5", "1ms", "32ms", "120", "0", "0", "0.00"]
+    assert [row[3] for row in rows[1:]] == ["30s"] * 3  # rejected, completed within, loads
     counts = [int(cell.split()[0]) for cell in rows[1][5:]]
     assert len(counts) == 6  # baseline, early, two decode times, two with the check kept
     assert all(0 < count < 120 for count in counts)
@@ -106,6 +106,19 @@ def test_a_grid_has_a_row_a_cell_and_a_share_a_decode_time(capsys):
 def test_a_grid_over_nonsense_says_so_and_exits_2(capsys):
     assert overload_grid.main([BUNDLED, "--cluster", "8Q", "--max-requests", "10"]) == 2
     assert "8Q" in capsys.readouterr().err
+
+
+def test_swings_are_reported_at_three_intervals_for_early_and_predictive(capsys):
+    code, lines = printed(
+        capsys, overload_grid, BUNDLED, "--max-requests", 120, "--cluster", "6P+1D", "--speedup", "5", "--tbt", "32ms",
+        "--td", "5s", "--swings",
+    )  # fmt: skip
+    assert code == 0
+    rows = table_rows(lines, "policy")
+    assert [row[0] for row in rows] == ["early", "pred. 5s"]
+    assert all(-1 <= float(row[5]) <= 1 for row in rows)
+    # 120 requests arrive within 36 s / 5: sampled every 10 s after the first tenth, no two samples.
+    assert [row[7] for row in rows] == ["–", "–"]
 
 
 # ---- routing_ratios

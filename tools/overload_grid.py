@@ -13,19 +13,27 @@ import argparse
 import sys
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from mooncake_bench.errors import BenchError
 from mooncake_bench.results import Run
+from mooncake_bench.results.records import COMPLETED, Records
+from mooncake_bench.results.timeline import timeline
 from mooncake_bench.sim.replay import run as simulate
-from mooncake_bench.sim.setup import Setup, parse_duration_ms
+from mooncake_bench.sim.setup import Setup
 from mooncake_bench.trace import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from mooncake_bench.sim.replay import Replay
     from mooncake_bench.trace import Trace
+
+    Floats = NDArray[np.float64]
 
 STEP = 1.02  # each policy rejects at least 2 % more than the next
 RAMP = 0.1  # share of the arrival span left out of the load statistics: both pools fill up from empty
@@ -46,25 +54,19 @@ FIRST_READING = next(iter(READINGS))
 
 
 class Cell(NamedTuple):
-    """One point of the grid."""
+    """One point of the grid, each value as it was written."""
 
     cluster: str
     vram: str  # tokens of a decode instance, or "preset"
-    speedup: float
-    ttft_ms: float
-    tbt_ms: float
+    speedup: str
+    ttft: str
+    tbt: str
 
     def setup(self, policy: str, max_requests: int | None) -> Setup:
-        """The setup of one policy here."""
-        vram = None if self.vram == PRESET else int(self.vram)
-        return Setup(
-            cluster=self.cluster, vram_tokens=vram, speedup=self.speedup, slo_ttft_ms=self.ttft_ms,
-            slo_tbt_ms=self.tbt_ms, policy=policy, max_requests=max_requests,
-        )  # fmt: skip
-
-    def words(self) -> list[str]:
-        """As cells of a table."""
-        return [self.cluster, self.vram, f"{self.speedup:g}×", f"{self.ttft_ms / 1e3:g} s", f"{self.tbt_ms:g} ms"]
+        """The setup of one policy here. Raises SetupError for a value that is none."""
+        values: dict[str, Any] = {"speedup": self.speedup, "slo_ttft_ms": self.ttft, "slo_tbt_ms": self.tbt}
+        vram: Any = None if self.vram == PRESET else self.vram
+        return Setup(cluster=self.cluster, vram_tokens=vram, policy=policy, max_requests=max_requests, **values)
 
 
 CELL_HEADS = ["cluster", "VRAM tokens", "speedup", "TTFT", "TBT"]
@@ -126,14 +128,18 @@ class Player:
     def accept_all(self, cell: Cell) -> Outcome:
         """What happens when nothing is rejected."""
         setup = cell.setup("accept-all", self._max_requests)
-        anchor = cell._replace(ttft_ms=1, tbt_ms=1)
+        anchor = cell._replace(ttft="", tbt="")
         if self._unsteered is None or self._unsteered[0] != anchor:
             self._unsteered = anchor, simulate(self._trace, setup)
         return outcome(replace(self._unsteered[1], setup=setup))
 
+    def replay(self, cell: Cell, policy: str) -> Replay:
+        """One admission in one cell."""
+        return simulate(self._trace, cell.setup(policy, self._max_requests))
+
     def play(self, cell: Cell, policy: str) -> Outcome:
         """What one admission does."""
-        return outcome(simulate(self._trace, cell.setup(policy, self._max_requests)))
+        return outcome(self.replay(cell, policy))
 
 
 def chains(tds: Sequence[str], recheck: bool) -> list[Chain]:
@@ -179,7 +185,7 @@ def play_grid(player: Player, cells: Sequence[Cell], specs: Sequence[str], told:
     """Every policy in every cell."""
     grid: Grid = {}
     for number, cell in enumerate(cells, start=1):
-        told(f"cell {number} of {len(cells)}: {' '.join(cell.words())}")
+        told(f"cell {number} of {len(cells)}: {' '.join(cell)}")
         grid[cell] = {"accept-all": player.accept_all(cell)} | {spec: player.play(cell, spec) for spec in specs}
     return grid
 
@@ -210,12 +216,12 @@ def counts_table(grid: Grid, specs: Sequence[str], reading: str) -> Iterator[str
     shown = ["accept-all", *specs]
     yield "Rejected requests (in brackets: at decode, their prefill wasted); accept-all rejects none:"
     yield ""
-    rows = ([*cell.words(), *(_rejected(each[spec]) for spec in specs)] for cell, each in grid.items())
+    rows = ([*cell, *(_rejected(each[spec]) for spec in specs)] for cell, each in grid.items())
     yield from table([*CELL_HEADS, *map(short, specs)], rows, len(CELL_HEADS))
     yield ""
     yield f"Completed within both SLOs (TBT of a request: {reading}):"
     yield ""
-    rows = ([*cell.words(), *(str(each[spec].within[reading]) for spec in shown)] for cell, each in grid.items())
+    rows = ([*cell, *(str(each[spec].within[reading]) for spec in shown)] for cell, each in grid.items())
     yield from table([*CELL_HEADS, *map(short, shown)], rows, len(CELL_HEADS))
 
 
@@ -227,7 +233,7 @@ def loads_table(grid: Grid, specs: Sequence[str]) -> Iterator[str]:
     """Correlation of both pools' loads over time, and their standard deviations."""
     yield "Loads over time, as correlation; standard deviation of prefill / decode load (below 0: anti-phase):"
     yield ""
-    rows = ([*cell.words(), *(_loads(each[spec]) for spec in specs)] for cell, each in grid.items())
+    rows = ([*cell, *(_loads(each[spec]) for spec in specs)] for cell, each in grid.items())
     yield from table([*CELL_HEADS, *map(short, specs)], rows, len(CELL_HEADS))
 
 
@@ -241,7 +247,7 @@ def same_table(grid: Grid, reading: str) -> Iterator[str]:
     yield f"Cells where every admission turns the same requests away (TBT of a request: {reading}):"
     yield ""
     heads = [*CELL_HEADS, "rejected", "within SLOs", "accept-all within", "mean decode load"]
-    yield from table(heads, ([*cell.words(), *_same(each, reading)] for cell, each in grid.items()), len(CELL_HEADS))
+    yield from table(heads, ([*cell, *_same(each, reading)] for cell, each in grid.items()), len(CELL_HEADS))
 
 
 def _same(outcomes: Mapping[str, Outcome], reading: str) -> Iterator[str]:
@@ -251,7 +257,7 @@ def _same(outcomes: Mapping[str, Outcome], reading: str) -> Iterator[str]:
 
 def shares_table(grid: Grid, orders: Sequence[Chain]) -> Iterator[str]:
     """In how many cells each order holds."""
-    yield f"Of {len(grid)} cells, where rejected(baseline) > rejected(early) > rejected(predictive) by steps of ≥ 2 %;"
+    yield "Cells where rejected(baseline) > rejected(early) > rejected(predictive) by steps of ≥ 2 %;"
     yield "of these, where requests completed within both SLOs (good) are ordered the other way, by reading of the TBT."
     yield f"Swings damped: {DAMPED}."
     yield ""
@@ -278,12 +284,57 @@ def document(grid: Grid, orders: Sequence[Chain], reading: str) -> Iterator[str]
     same = {cell: each for cell, each in grid.items() if alike(each)}
     differ = {cell: each for cell, each in grid.items() if cell not in same}
     offered = next(iter(grid.values()))["accept-all"].offered
-    yield f"{len(grid)} cells, {offered:,} requests each; the admissions differ in {len(differ)} of them."
+    yield f"Cells: {len(grid)}, of {offered:,} requests each; in {len(differ)} of them the admissions differ."
     if same:
         yield from ("", *same_table(same, reading))
     if differ:
         yield from ("", *counts_table(differ, specs, reading), "", *loads_table(differ, specs))
     yield from ("", *shares_table(grid, orders))
+
+
+# ---- how the loads swing
+
+INTERVALS_MS = (100.0, 1_000.0, 10_000.0)  # between samples of the loads; the middle one measures the lag
+
+
+def swing_tables(player: Player, cells: Sequence[Cell], specs: Sequence[str]) -> Iterator[str]:
+    """Per cell, how far and how the loads swing, whatever the sampling interval, and how the lag compares."""
+    heads = ["policy", "prefill load", "decode load", "mean TTFT", "mean decode time"]
+    heads += [f"corr. at {interval / 1e3:g} s" for interval in INTERVALS_MS]
+    heads += ["corr. with decode load a mean TTFT later"]
+    for cell in cells:
+        yield from ("", f"Swings in {' '.join(cell)} (from a tenth of the arrival span on):", "")
+        yield from table(heads, ([short(spec), *_swing(player.replay(cell, spec))] for spec in specs), 1)
+
+
+def _swing(replay: Replay) -> Iterator[str]:
+    records, raw = Records.of(replay), replay.columns
+    done = raw["status"] == COMPLETED
+    ttft_ms = float((raw["first_token_ps"] - raw["arrival_ps"])[done].mean()) / 1e9
+    decode_ms = float((raw["end_ps"] - raw["join_ps"])[done & (raw["join_ps"] >= 0)].mean()) / 1e9
+    loads = [_loads_at(records, interval) for interval in INTERVALS_MS]
+    lag = round(ttft_ms / INTERVALS_MS[1])
+    prefill, decode = loads[1]
+    yield from (f"{load.min():.2f} to {load.max():.2f}" for load in (prefill, decode))
+    yield from (f"{ms / 1e3:.1f} s" for ms in (ttft_ms, decode_ms))
+    yield from (_correlation(*pair) for pair in loads)
+    yield _correlation(prefill[: max(0, len(prefill) - lag)], decode[lag:])
+
+
+def _correlation(one: Floats, other: Floats) -> str:
+    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return "–"
+    return f"{np.corrcoef(one, other)[0, 1]:+.2f}"
+
+
+def _loads_at(records: Records, interval_ms: float) -> tuple[Floats, Floats]:
+    """Prefill and decode load, sampled this often between the ramp and the last arrival."""
+    sampled = timeline(records, interval_ms)
+    time = sampled.column("time_ms").to_numpy()
+    last = float(records.replay.columns["arrival_ps"].max()) / 1e9
+    inside = (time >= RAMP * last) & (time <= last)
+    prefill, decode = (sampled.column(f"{pool}_load_ratio").to_numpy()[inside] for pool in ("prefill", "decode"))
+    return prefill, decode
 
 
 # ---- the command
@@ -304,30 +355,36 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     for name, (default, words) in lists.items():
         parser.add_argument(f"--{name}", default=default, help=f"{words}, separated by commas [default: {default}]")
     parser.add_argument("--recheck", action="store_true", help="also early and predictive with the decode-side check")
+    parser.add_argument("--swings", action="store_true", help="instead, how the loads of early and predictive swing")
     parser.add_argument("--max-requests", type=int, default=None, help="replay only the first requests [default: all]")
     parser.add_argument("--reading", choices=list(READINGS), default=FIRST_READING, help="TBT that is shown")
     return parser.parse_args(given)
 
 
 def cells_of(given: argparse.Namespace) -> list[Cell]:
-    """The grid, SLOs varying fastest. Raises SetupError for a value that is none."""
-    ttfts = [parse_duration_ms(text, "--ttft") for text in given.ttft.split(",")]
-    tbts = [parse_duration_ms(text, "--tbt") for text in given.tbt.split(",")]
-    speedups = [float(text) for text in given.speedup.split(",")]
-    return [Cell(*point) for point in product(given.cluster.split(","), given.vram.split(","), speedups, ttfts, tbts)]
+    """The grid, SLOs varying fastest."""
+    axes = (given.cluster, given.vram, given.speedup, given.ttft, given.tbt)
+    return [Cell(*point) for point in product(*(text.split(",") for text in axes))]
+
+
+def answer(options: argparse.Namespace) -> Iterator[str]:
+    """The lines to print. Raises BenchError for bad input."""
+    player, cells = Player(load(options.trace), options.max_requests), cells_of(options)
+    orders = chains(options.td.split(","), options.recheck)
+    if options.swings:
+        yield from swing_tables(player, cells, specs_of(orders)[1:])
+        return
+    grid = play_grid(player, cells, specs_of(orders), lambda line: print(line, file=sys.stderr))
+    yield from document(grid, orders, options.reading)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Print the grid. Returns the exit code."""
-    options = arguments(given)
-    orders = chains(options.td.split(","), options.recheck)
     try:
-        player = Player(load(options.trace), options.max_requests)
-        grid = play_grid(player, cells_of(options), specs_of(orders), lambda line: print(line, file=sys.stderr))
-    except (BenchError, ValueError) as error:
+        print("\n".join(answer(arguments(given))).strip())
+    except BenchError as error:
         print(error, file=sys.stderr)
         return 2
-    print("\n".join(document(grid, orders, options.reading)))
     return 0
 
 

@@ -89,6 +89,8 @@ def run(arguments: Sequence[str]) -> int:
         _refuse_unspellable(arguments)
         command = typer.main.get_command(build_app())
         code = command.main(join_spaced_slos(arguments), prog_name=PROGRAM, standalone_mode=False)
+        if code == INTERRUPTED:  # Typer turns Ctrl-C into an exit without a word
+            return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else 0
     except (BenchError, InvariantError) as error:
         return _fail(str(error), error.exit_code)

@@ -34,6 +34,7 @@ class Plan:
     values: dict[str, Any] = field(default_factory=dict)
     notice: str | None = None  # what the first-run scenario chose
     stored_sha256: str | None = None  # of the trace as replayed by the run that is repeated
+    asked: frozenset[str] = frozenset()  # setup fields that a flag or --set names: these must have an effect
 
     @property
     def path(self) -> str:
@@ -70,8 +71,10 @@ def resolve_plan(trace: str | None, given: Mapping[str, Any]) -> Plan:
     if given.get("config"):
         plan.update(*_read(given["config"]))
     flags = _flags(given)
-    plan.update(*_assigned(given.get("set") or (), flags))
+    assigned = _assigned(given.get("set") or (), flags)
+    plan.update(*assigned)
     plan.update(trace, given.get("policy") or (), flags)
+    plan.asked = frozenset([*flags, *assigned[2]])
     if plan.trace is None:
         _first_run(plan)
     plan.policies = plan.policies or [Setup().policy]
@@ -81,18 +84,27 @@ def resolve_plan(trace: str | None, given: Mapping[str, Any]) -> Plan:
 def refuse_idle_options(plan: Plan, given: Mapping[str, Any]) -> None:
     """Raises SetupError for an option that would have no effect beside the others."""
     cluster = plan.values.get("cluster", Setup().cluster)
-    if given.get("node") and all("@" in group for group in str(cluster).split("+")):
+    if "node" in plan.asked and all("@" in group for group in str(cluster).split("+")):
         raise SetupError(f"--node: no effect, every group of {cluster!r} names its node; drop one of the two")
     if given.get("run_dir") and len(plan.policies) > 1:
         raise SetupError(f"--run-dir: holds one run, but {len(plan.policies)} policies are given; use --out DIR")
     if given.get("run_dir") and given.get("out"):
         raise SetupError("--out: no effect beside --run-dir, which is the whole path; drop one of the two")
+    _check_name(given.get("name"))
+    if given.get("by") and given.get("format") == "csv":
+        raise SetupError("--by: no effect with --format csv, which lists the metrics of whole runs; use json")
     if given.get("quiet") and given.get("verbose"):
         raise SetupError("-q and -v contradict each other; drop one of the two")
     if given.get("dry_run"):
         idle = [flag for flag, name in _RUN_ONLY.items() if given.get(name)]
         if idle:
             raise SetupError(f"{idle[0]}: no effect with --dry-run, which replays nothing; drop one of the two")
+
+
+def _check_name(name: str | None) -> None:
+    """A --name that could not be told from a run's number, ``@last``, or nothing, would name nothing."""
+    if name is not None and (not name.strip() or name.isdecimal() or name.startswith("@") or not name.isprintable()):
+        raise SetupError(f"--name: expected a word that is no number and has no @ in front, got {name!r}")
 
 
 def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping[str, Any]) -> None:
@@ -114,8 +126,10 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     last_ms = float(selected.arrival_ms[-1]) / setup.speedup
     if setup.warmup_ms > last_ms:
         raise SetupError(f"--warmup: {setup.warmup_ms:g} ms leaves 0 requests, the last arrives at {last_ms:g} ms")
-    if given.get("seed") and not setup.estimate_error and not any(map(_draws, policies)):
+    if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
         raise SetupError("--seed: no effect, none of these policies draws random numbers; drop it")
+    _check_split(given.get("by"), selected)
+    _check_tbt(plan, selected, setup)
 
 
 def _check_labels(labels: Sequence[str]) -> None:
@@ -140,11 +154,48 @@ def _check_repeats(plan: Plan, selected: Trace, given: Mapping[str, Any]) -> Non
         )
 
 
-def _draws(policies: PolicySet) -> bool:
-    """Whether a policy may use its random stream: only ``start`` receives it."""
-    from mooncake_bench.api import Policy
+def _check_split(by: str | None, selected: Trace) -> None:
+    if by is None:
+        return
+    from mooncake_bench.results.split import KEYS, check_key
 
-    return any(type(policy).start is not Policy.start for policy in (policies.router, policies.admission))
+    check_key(by)
+    column = KEYS[by].column
+    values = None if column is None else getattr(selected, column)
+    if column is not None and (values is None or (column == "session_id" and (values < 0).all())):
+        raise SetupError(f"--by {by}: the requests of trace {selected.name!r} have none")
+
+
+def _check_tbt(plan: Plan, selected: Trace, setup: Setup) -> None:
+    """An SLO that no request has a number for judges nothing."""
+    from mooncake_bench.results.words import counted
+
+    asked = [name for name in ("slo_tbt_ms", "tbt_metric", "first_gap") if name in plan.asked]
+    needed = 3 if setup.first_gap == "exclude" else 2
+    longest = int(selected.output_tokens.max())
+    if asked and longest < needed:
+        option = "--slo tbt" if asked[0] == "slo_tbt_ms" else _flag(asked[0])
+        raise SetupError(
+            f"{option}: no effect, no request of trace {selected.name!r} has a token gap to judge: the longest answer "
+            f"has {counted(longest, 'token')}, expected at least {needed}; drop it"
+        )
+
+
+def _draws(policies: PolicySet) -> bool:
+    """Whether a policy may use its random stream: only ``start`` receives it, as its last argument."""
+    return any(_uses_last_argument(type(policy).start) for policy in (policies.router, policies.admission))
+
+
+def _uses_last_argument(function: Any) -> bool:
+    """Whether a function's code mentions its third argument; True where that cannot be seen."""
+    import dis
+
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_argcount != 3:
+        return True
+    name = code.co_varnames[2]
+    mentioned = (item.argval for item in dis.get_instructions(code))  # from 3.13 on, two names at once as a tuple
+    return any(name in (found if isinstance(found, tuple) else (found,)) for found in mentioned)
 
 
 _SELECTING = ("block_tokens", "timestamp_unit", "max_requests", "start_ms", "end_ms")  # they change the trace's content

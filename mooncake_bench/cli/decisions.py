@@ -33,4 +33,6 @@ def _outcome(row: dict[str, Any]) -> str:
     predicted = f" ({row['predicted_ttft_ms']:.1f} predicted)" if row["predicted_ttft_ms"] is not None else ""
     if row["status"] == "rejected":
         return f"rejected at {row['reject_stage']}: {row['reject_reason']}"
+    if row["status"] == "failed":
+        return f"failed: {row['reject_reason']}"
     return f"{row['status']}, ttft {row['ttft_ms']:.1f} ms{predicted}" if row["ttft_ms"] is not None else row["status"]

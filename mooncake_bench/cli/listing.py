@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.cli.output import json_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ GAP = "  "
 def render_list(title: str, items: Sequence[dict[str, Any]], fmt: str) -> str:
     """Items of the same keys as text: ``json`` keeps values, the other formats show None as nothing."""
     if fmt == "json":
-        return json.dumps(list(items), indent=2, ensure_ascii=False, allow_nan=False)
+        return json_answer(list(items))
     rows = [[_shown(value) for value in item.values()] for item in items]
     headers = [key.replace("_", " ") for key in items[0]] if items else []
     if fmt == "table":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from typing import Any, TextIO
+
+from mooncake_bench.report.letters import shows_all
 
 # What a terminal that knows ASCII only gets instead.
 _ASCII = str.maketrans(
@@ -35,6 +38,11 @@ def screen() -> dict[str, Any]:
         "encoding": sys.stdout.encoding,
         "color": sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
     }
+
+
+def json_answer(value: Any) -> str:
+    """A value as strict JSON that stdout can carry: where it cannot show every letter, they are escaped."""
+    return json.dumps(value, indent=2, ensure_ascii=not shows_all(sys.stdout.encoding), allow_nan=False)
 
 
 def _write(stream: TextIO, text: str) -> None:

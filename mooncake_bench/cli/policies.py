@@ -11,10 +11,10 @@ from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import render_list
 from mooncake_bench.cli.options import Example, argument, option
 from mooncake_bench.cli.output import answer, note
-from mooncake_bench.errors import PolicyError
+from mooncake_bench.errors import PolicyError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.plugins import Parameter, PolicyClass
@@ -69,12 +69,18 @@ def show(**given: Any) -> None:
     from mooncake_bench.plugins.load import choose
 
     part = parse(given["name"]).parts[0]
+    _refuse_idle_folders(given["name"], part.is_file, given["policy_dir"])
     if part.is_file:
         path = Path(part.target)
         policy = choose(load_file(path), part.class_name, path)
     else:
         policy = find(part.target, given["policy_dir"] or ())
     answer("\n".join(_description(policy)))
+
+
+def _refuse_idle_folders(name: str, is_file: bool, folders: Sequence[Path] | None) -> None:
+    if is_file and folders:
+        raise SetupError(f"--policy-dir {folders[0]}: no effect, {name} names its file; drop it")
 
 
 def _description(policy: PolicyClass) -> Iterator[str]:
@@ -107,7 +113,9 @@ def check(**given: Any) -> None:
     """Run the generic checks on a policy file: it loads, decides validly, repeats itself and leaves requests alone."""
     shown = options.chosen_format(given["format"])
     from mooncake_bench.checks import check_file
+    from mooncake_bench.plugins import parse
 
+    _refuse_idle_folders(given["file"], parse(given["file"]).parts[0].is_file, given["policy_dir"])
     results = check_file(given["file"], given["policy_dir"] or ())
     items = [{"policy": r.policy, "result": r.status, "check": r.name, "detail": r.detail} for r in results]
     answer(render_list("Checks", items, shown))

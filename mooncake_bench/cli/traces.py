@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import aligned, render_list
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, note
+from mooncake_bench.cli.output import answer, json_answer, note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +76,7 @@ def info(**given: Any) -> None:
     facts = facts_of(trace)
     facts.pop("notices")
     if shown == "json":
-        answer(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+        answer(json_answer(facts))
     elif shown == "table":
         answer("\n\n".join(_sections(facts)))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import astuple
 from hashlib import sha256
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mooncake_bench.errors import SetupError, nearest
 from mooncake_bench.hardware.analytic import AnalyticCost
-from mooncake_bench.hardware.presets import load_engine, load_model, load_node
+from mooncake_bench.hardware.presets import STATUSES, load_engine, load_model, load_node
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
 
 FORMULAS_VERSION = "1"
 """Raise it when E1 to E4 change; the rest of a cost model's version is a hash of its numbers."""
+MOST_VRAM_TOKENS = 10**15
+NIC_GBYTES_PER_S = (1e-3, 1e9)
+"""The network speeds that a replay's clock can hold: beyond them a transfer takes no time, or years."""
+_STATUS_WORDS = {"measured": "measured", "derived": "derived, not measured", "assumed": "assumed, not measured"}
 
 
 def build_cost(
@@ -48,6 +51,7 @@ def build_cost(
         name=f"analytic: {the_model.name} on {_counted(nodes, instance_nodes)}, engine {the_engine.name}",
         version=_version(the_model, the_engine, set(zip(coefficients, vram, nic, strict=True))),
         error=_error_sentence(the_model, the_engine, nodes, costs, nic_gbytes_per_s),
+        error_short=_error_short(the_model, the_engine, nodes, costs),
         layers=the_model.layers,
         kv_bytes_per_token=the_model.kv_bytes_per_token,
         nic_bytes_per_s=nic,
@@ -58,10 +62,12 @@ def build_cost(
 def _check_settings(instance_nodes: Sequence[str], vram_tokens: int | None, nic_gbytes_per_s: float | None) -> None:
     if not instance_nodes:
         raise SetupError("the cluster has no instance: expected at least one node")
-    if vram_tokens is not None and vram_tokens <= 0:
-        raise SetupError(f"vram_tokens is {vram_tokens}: expected a whole number above 0 [tokens]")
-    if nic_gbytes_per_s is not None and not (math.isfinite(nic_gbytes_per_s) and nic_gbytes_per_s > 0):
-        raise SetupError(f"nic_gbytes_per_s is {nic_gbytes_per_s}: expected a number above 0 [GB/s]")
+    if vram_tokens is not None and not 0 < vram_tokens <= MOST_VRAM_TOKENS:
+        raise SetupError(f"vram_tokens is {vram_tokens:g}: expected a whole number from 1 to 1e15 [tokens]")
+    least, most = NIC_GBYTES_PER_S
+    if nic_gbytes_per_s is not None and not least <= nic_gbytes_per_s <= most:
+        expected = f"a number from {least:g} to {most:g} [GB/s]"
+        raise SetupError(f"nic_gbytes_per_s is {nic_gbytes_per_s:g}: expected {expected}")
 
 
 def _costs_on(node: Node, model: Model) -> NodeCosts:
@@ -117,3 +123,19 @@ def _error_sentence(
     else:
         parts += [f"network of {n.name} {n.nic_gbytes_per_s:g} GB/s ({n.nic_status})" for n in nodes.values()]
     return "; ".join(parts) + "."
+
+
+def _error_short(model: Model, engine: Engine, nodes: dict[str, Node], costs: dict[str, NodeCosts]) -> str:
+    """What matters most of :func:`_error_sentence`: of whole steps where the engine was fitted, else of kernels."""
+    if all(node.name in engine.fitted_on for node in nodes.values()):
+        status = max(engine.status, *(cost.status for cost in costs.values()), key=STATUSES.index)
+        parts = [f"{_STATUS_WORDS[status]}: {engine.short}"]
+    else:
+        names = {name: f"{node.name} " if len(nodes) > 1 else "" for name, node in nodes.items()}
+        parts = [f"{names[name]}{_STATUS_WORDS[cost.status]}: {cost.short}" for name, cost in costs.items()]
+        strangers = [node.name for node in nodes.values() if node.name not in engine.fitted_on]
+        fitted = f"engine fitted on {', '.join(engine.fitted_on)}, not on {', '.join(strangers)}"
+        parts.append(fitted if engine.fitted_on else engine.short)
+    if model.costs_of != model.name.removesuffix(".toml"):
+        parts.append(f"costs of {model.costs_of}")
+    return "; ".join(parts)

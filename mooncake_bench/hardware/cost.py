@@ -37,7 +37,9 @@ class CostModel(ABC):
     version: str
     """Changes whenever the formulas or any number in them change."""
     error: str
-    """How far the costs are known to be from reality: one sentence, printed in reports."""
+    """How far the costs are known to be from reality, and why: one sentence, kept with a run."""
+    error_short: str = ""
+    """The same in a line or two, for the head of a report; ``error`` itself unless given."""
     layers: int
     """Layers of the model; the last layer's KV leaves a prefill last."""
     kv_bytes_per_token: int
@@ -46,6 +48,10 @@ class CostModel(ABC):
     """(N,) usable network bandwidth of each instance, each way [bytes/s]."""
     vram_tokens: IntColumn
     """(N,) tokens of KVCache that fit in each instance's GPU memory."""
+
+    def __post_init__(self) -> None:
+        if not self.error_short:
+            object.__setattr__(self, "error_short", self.error)
 
     def __len__(self) -> int:
         """Number of instances N."""

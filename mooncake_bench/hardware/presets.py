@@ -48,6 +48,8 @@ class NodeCosts:
     status: str
     source: str
     error: str
+    short: str
+    """``error`` in so many words as fit the head of a report."""
     vram_tokens: int
     coefficients: Coefficients
 
@@ -77,6 +79,8 @@ class Engine:
     status: str
     source: str
     error: str
+    short: str
+    """On the nodes of ``fitted_on``: what is known of whole steps, in so many words as fit the head of a report."""
     fitted_on: tuple[str, ...]
     """Nodes on which the overheads were fitted."""
     overhead: EngineOverhead
@@ -164,10 +168,12 @@ def _node(name: str, table: Table) -> Node:
 
 
 def _node_costs(table: Table) -> NodeCosts:
+    error = table.text("error")
     costs = NodeCosts(
         status=table.text("status", one_of=STATUSES),
         source=table.text("source"),
-        error=table.text("error"),
+        error=error,
+        short=table.text("short", default=error),
         vram_tokens=table.whole("vram_tokens"),
         coefficients=_coefficients(table.table("prefill"), table.table("decode")),
     )
@@ -192,12 +198,14 @@ def _coefficients(prefill: Table, decode: Table) -> Coefficients:
 
 
 def _engine(name: str, table: Table) -> Engine:
+    error = table.text("error")
     return Engine(
         name=name,
         description=table.text("description"),
         status=table.text("status", one_of=STATUSES),
         source=table.text("source"),
-        error=table.text("error"),
+        error=error,
+        short=table.text("short", default=error),
         fitted_on=table.texts("fitted_on"),
         # Negative is allowed: an engine may beat the kernels that the coefficients were fitted to.
         overhead=EngineOverhead(prefill_ms=table.number("prefill_ms"), decode_ms=table.number("decode_ms")),

@@ -116,8 +116,11 @@ def _csv(text: str | None) -> str:
 # ---- JSON: strict, undefined is null
 
 
-def table_json(comparison: Comparison, groups: Sequence[dict[str, Any]] = ()) -> str:
-    """Runs with all their metrics, pairs and notices. ``groups`` are the rows of a table split with ``--by``."""
+def table_json(comparison: Comparison, groups: Sequence[dict[str, Any]] = (), *, ascii_only: bool = False) -> str:
+    """Runs with all their metrics, pairs and notices. ``groups`` are the rows of a table split with ``--by``.
+
+    ``ascii_only`` escapes other letters, as JSON allows, for a reader whose encoding lacks them.
+    """
     answer = {
         "reference": comparison.labels[comparison.reference],
         "runs": [_json_run(comparison, i) for i in range(len(comparison.runs))],
@@ -129,7 +132,7 @@ def table_json(comparison: Comparison, groups: Sequence[dict[str, Any]] = ()) ->
         "notices": list(comparison.notices),
         **({"groups": list(groups)} if groups else {}),
     }
-    return json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(answer, indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
 
 
 def _json_run(comparison: Comparison, i: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mooncake_bench.results.headline import headline
 from mooncake_bench.results.split import split
-from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, share, significant, size
+from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, rate, share, significant, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +81,7 @@ GOODPUT = (
     Column("requests", "request_goodput_ratio", share),
     Column("×", "request_goodput_ratio", ratio=True),
     Column("tokens", "goodput_tokens_ratio", share),
-    Column("req/s", "request_goodput_rps", decimal),
+    Column("req/s", "request_goodput_rps", rate),
     Column("per GPU", "goodput_per_gpu_rps", significant),
     Column("TTFT ok", "slo_ttft_ratio", share),
     Column("TBT ok", "slo_tbt_ratio", share),
@@ -130,7 +130,12 @@ POOLS = (
 )
 SHEETS: tuple[tuple[str, tuple[Column, ...], str], ...] = (
     ("Requests", REQUESTS, "of tokens: share of the offered prompt tokens that was rejected"),
-    ("Goodput: completed within the SLOs", GOODPUT, "requests, tokens: of all offered; TTFT ok, TBT ok: of completed"),
+    (
+        "Goodput: completed within the SLOs",
+        GOODPUT,
+        "requests, tokens: of all offered; req/s: over first arrival to last end; TTFT ok: of completed; TBT ok: of "
+        "completed with a token gap",
+    ),
     (
         "TTFT of completed requests, ms",
         FIRST_TOKEN,
@@ -144,12 +149,14 @@ SHEETS: tuple[tuple[str, tuple[Column, ...], str], ...] = (
     (
         "Cache and prefill",
         CACHE,
-        "hits: of prompt tokens; ceiling: an infinite cache's hits; prefill ms: per request; wasted: of its time",
+        "hits, ceiling (an infinite cache's hits): of prompt tokens whose prefill began; prefill ms: per such request; "
+        "wasted: of prefill time",
     ),
     (
         "Pools over time",
         POOLS,
-        "busy: of the arrival span; load 1: at its SLO, or full; corr. < 0: both loads swing in anti-phase",
+        "busy: of the pool's instances × arrival span; load 1: at its SLO, or full; corr. < 0: both loads swing in "
+        "anti-phase",
     ),
 )
 
@@ -239,4 +246,5 @@ def _split(comparison: Comparison, run: int, by: str) -> Sheet:
         values = comparison.runs[run].metrics(where)
         rows.append((name, *(_shown(values, column) for column in GROUP)))
     headers = (by, *(column.header for column in GROUP))
-    return Sheet(f"{comparison.labels[run]} by {by}", headers, tuple(rows))
+    note = "of each group: in SLO: of its offered requests; hits: of its prompt tokens whose prefill began; times in ms"
+    return Sheet(f"{comparison.labels[run]} by {by}", headers, tuple(rows), (note,))

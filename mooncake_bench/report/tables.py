@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.errors import ResultError, nearest
 from mooncake_bench.report import markup
+from mooncake_bench.report.letters import shows_all
 from mooncake_bench.report.sheets import Report, Sheet, report
 from mooncake_bench.results.compare import Comparison, compare
 from mooncake_bench.results.run import Run
@@ -43,7 +44,7 @@ def render(
         raise ResultError(f"--format {fmt!r}: expected one of {', '.join(FORMATS)}{nearest(fmt, FORMATS)}")
     comparison = _comparison(runs, force)
     if fmt == "json":
-        return markup.table_json(comparison, _groups(comparison, by))
+        return markup.table_json(comparison, _groups(comparison, by), ascii_only=not shows_all(encoding))
     if fmt == "csv":
         if by is not None:
             raise ResultError("--by: no effect with --format csv, which lists the metrics of whole runs; use json")
@@ -79,7 +80,7 @@ def screen(content: Report, width: int | None = None, encoding: str | None = "ut
         file=out, width=width, force_terminal=color, color_system="auto" if color else None, highlight=False,
         markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    unicode = (encoding or "").lower().replace("-", "").replace("_", "").startswith("utf")
+    unicode = shows_all(encoding)
     for line in content.head:
         _line(console, line)
     for sheet in content.sheets:

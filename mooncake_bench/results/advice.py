@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mooncake_bench.results.records import TOO_LARGE
 from mooncake_bench.results.words import counted, decimal, share
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
     elif completed < FEW:
         yield f"{label}: only {counted(completed, 'request')} completed; a p99 is then one request"
     if failed:
-        yield f"{label}: {counted(failed, 'request')} failed: larger than a decode instance's VRAM (--vram, --cluster)"
+        yield f"{label}: {counted(failed, 'request')} failed: {TOO_LARGE} (--vram, --cluster)"
     if (unmeasured := _number(values, "n_tbt_unmeasured")) > MANY_UNMEASURED * completed:
         yield f"{label}: {counted(unmeasured, 'completed request')} without a token gap; their TBT is not judged"
     if left_out := len(run.requests) - offered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.results.words import duration
+from mooncake_bench.results.words import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,19 +20,19 @@ TBT_WORDS = {
 
 
 def headline(run: Run) -> list[str]:
-    """Trace and rate, cluster, cost and its measured error, SLOs and what policies see: one line each."""
+    """Trace and rate, cluster, cost and its error, SLOs and what policies see: one line each."""
     setup = run.manifest["setup"]
     return [_trace(run, setup), _cluster(run, setup), _cost(run.manifest["cost"]), _rules(setup)]
 
 
 def _trace(run: Run, setup: Mapping[str, Any]) -> str:
-    trace, values = run.manifest["trace"], run.metrics()
-    span, rate = values["duration_ms"].value, values["offered_rps"].value
-    text = f"trace {trace['name']} (sha256 {trace['sha256'][:12]}): {trace['requests']:,} requests"
-    if span is not None:
-        text += f" in {span / 1000:,.0f} s" if span >= 10_000 else f" in {duration(float(f'{span:.3g}'))}"
-    text += f", speedup {setup['speedup']:g}"
-    return text + (f" = {rate:.3g} requests/s" if rate is not None else "")
+    trace, requests = run.manifest["trace"], run.manifest["trace"]["requests"]
+    span_ms = float(run.requests.column("arrival_ms").to_numpy().max())  # the first arrives at 0
+    text = f"trace {trace['name']} (sha256 {trace['sha256'][:12]}): {counted(requests, 'request')}"
+    if not span_ms:
+        return f"{text}, speedup {setup['speedup']:g}"
+    span = f"{span_ms / 1000:,.0f} s" if span_ms >= 10_000 else duration(float(f"{span_ms:.3g}"))
+    return f"{text} arriving in {span}, speedup {setup['speedup']:g} = {requests / span_ms * 1000:.3g} requests/s"
 
 
 def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
@@ -45,8 +45,8 @@ def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
-    version = str(cost["version"])
-    return f"cost {cost['name']} {'' if version.startswith('v') else 'v'}{version}, error: {cost['error']}"
+    version, error = str(cost["version"]), cost.get("error_short", cost["error"])  # an old run has the long form only
+    return f"cost {cost['name']} {'' if version.startswith('v') else 'v'}{version}, error: {error}"
 
 
 def _rules(setup: Mapping[str, Any]) -> str:

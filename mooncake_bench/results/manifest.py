@@ -54,7 +54,12 @@ def build(
             "decode_instances": int(replay.is_decode.sum()),
             "gpus_per_instance": GPUS_PER_INSTANCE,
         },
-        "cost": {"name": replay.cost_name, "version": replay.cost_version, "error": replay.cost_error},
+        "cost": {
+            "name": replay.cost_name,
+            "version": replay.cost_version,
+            "error": replay.cost_error,
+            "error_short": replay.cost_error_short,
+        },
         "counts": _counts(replay),
         "counters": {key: plain(value) for key, value in replay.counters.items()},
         "horizon_ms": replay.horizon_ps / PS_PER_MS,

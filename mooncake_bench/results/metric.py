@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,6 +39,8 @@ class Metric:
     def of(self, facts: Facts) -> Value:
         """This metric over some requests."""
         value, count = (None, None) if self.whole_run and not facts.whole else self.function(facts)
+        if value is not None and not math.isfinite(value):  # beyond float's range: as undefined as a division by 0
+            value = None
         return Value(value, count, self.unit, self.better)
 
 

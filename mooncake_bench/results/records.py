@@ -24,6 +24,7 @@ UNFINISHED, COMPLETED, REJECTED, FAILED = range(4)
 STATUSES = ("unfinished", "completed", "rejected", "failed")
 STAGES = ("none", "arrival", "prefill", "decode")
 AT_ARRIVAL = 1
+TOO_LARGE = "larger than a decode instance's VRAM"  # the one reason to fail
 
 REQUESTS = pa.schema(
     [
@@ -183,8 +184,10 @@ class _Columns:
         return _words(stage, STAGES, stage > 0)
 
     def reject_reason(self) -> pa.Array:
-        reason = self.raw["reject_reason"]
-        return _words(reason, self.replay.reasons, reason >= 0)
+        """Why it was turned away, or could not be served at all."""
+        failed = self.raw["status"] == FAILED
+        reason = np.where(failed, len(self.replay.reasons), self.raw["reject_reason"])
+        return _words(reason, (*self.replay.reasons, TOO_LARGE), reason >= 0)
 
     def prefill_instance(self) -> tuple[Ints, Bools]:
         return self.raw["prefill_instance"], self.routed

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from mooncake_bench.results.headline import headline
-from mooncake_bench.results.words import decimal, integer, share
+from mooncake_bench.results.words import decimal, integer, rate, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,12 +53,12 @@ def _rest(values: Mapping[str, Value]) -> list[str]:
         return share(values[name].value)
 
     return [
-        f"within SLOs    {of('request_goodput_ratio')} of requests, {of('goodput_tokens_ratio')} of tokens; "
-        f"{decimal(values['request_goodput_rps'].value)} requests/s",
-        f"cache hits     {of('hit_ratio_tokens')} of prompt tokens (infinite cache: {of('ceiling_ratio_tokens')}), "
-        f"{of('hit_ratio_blocks')} of blocks",
-        f"prefill time   {decimal(values['mean_prefill_gpu_ms'].value)} ms a request, "
+        f"within SLOs    {of('request_goodput_ratio')} of offered requests, {of('goodput_tokens_ratio')} of their "
+        f"tokens; {rate(values['request_goodput_rps'].value)} requests/s",
+        f"cache hits     {of('hit_ratio_tokens')} of prompt tokens whose prefill began (infinite cache: "
+        f"{of('ceiling_ratio_tokens')}), {of('hit_ratio_blocks')} of their blocks",
+        f"prefill time   {decimal(values['mean_prefill_gpu_ms'].value)} ms a request whose prefill began, "
         f"{of('wasted_prefill_ratio')} of it wasted",
-        f"busy           prefill {of('prefill_utilisation_ratio')}, decode {of('decode_utilisation_ratio')}; "
-        f"load correlation {decimal(values['load_correlation'].value)}",
+        f"busy           prefill {of('prefill_utilisation_ratio')}, decode {of('decode_utilisation_ratio')} "
+        f"of the arrival span; load correlation {decimal(values['load_correlation'].value)}",
     ]

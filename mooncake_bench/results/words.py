@@ -37,6 +37,11 @@ def factor(ratio: float | None) -> str:
     return DASH if ratio is None else f"{ratio:.2f}×" if ratio < 100 else f"{ratio:,.0f}×"
 
 
+def rate(value: float | None) -> str:
+    """So many a second: 0 only when it is exactly that."""
+    return significant(value) if value is not None and 0 < value < 0.1 else decimal(value)
+
+
 def significant(value: float | None) -> str:
     """A number with three digits that count."""
     return DASH if value is None else f"{value:,.3g}"

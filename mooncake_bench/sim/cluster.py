@@ -215,8 +215,7 @@ class Cluster:
         node.take_head()
         store = self.pool.nodes[node.instance]
         store.unpin(job.stored)
-        fetched = set(job.fetch_blocks) if job.fetch_source is not None else set()
-        lost = [block for block in job.new_blocks if block not in fetched]
+        lost = [block for block in job.new_blocks if not store.is_ready(block)]
         store.drop([block for block in lost if block not in store.pinned])
         heirs = {block for block in lost if block in store.pinned}
         for other in node.queue:
@@ -252,6 +251,8 @@ class Cluster:
         hits = 0
         while hits < job.hit_blocks and (is_ready(blocks[hits]) or blocks[hits] in fetched):
             hits += 1
+        if hits < job.hit_blocks:
+            job.new_blocks = [block for block in job.stored if not is_ready(block)]
         self.brain.set_hits(job, hits)
 
     def _prefilled(self, node: PrefillNode, now: int) -> None:

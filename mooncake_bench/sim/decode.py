@@ -176,6 +176,9 @@ class Decoder:
         self.step = step = self.decode_ps(self.instance, batch) + self.token_ps * self.tokens
         self.growth = growth = self.token_ps * batch
         plan = min(self.finishes[0][0] - self.steps, (self.vram - self.tokens) // batch)
+        line = self.preempted or self.waiting
+        if line and self.tokens + line[0].context + 2 * batch + 1 <= self.vram:
+            plan = 1  # a preemption just made room for the first in line: it joins a step later
         self.columns.set(self.instance, now, step, growth, batch, self.tokens, self.steps)
         self.plan = plan
         self.boundary = end = now + elapsed(plan, step, growth)

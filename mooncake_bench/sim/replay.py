@@ -63,6 +63,7 @@ class Replay:
     cost_name: str
     cost_version: str
     cost_error: str
+    cost_error_short: str
     is_prefill: NDArray[np.bool_]
     is_decode: NDArray[np.bool_]
     columns: dict[str, Column]
@@ -219,6 +220,7 @@ def _gather(
         trace=trace, setup=setup, policy_label=policies.label, policy_spec=policies.spec,
         policy_sources=policies.sources, admission=policies.admission.name, oracle=policies.oracle,
         cost_name=cost.name, cost_version=cost.version, cost_error=cost.error,
+        cost_error_short=cost.error_short,
         is_prefill=is_prefill, is_decode=~is_prefill, columns=columns,
         reasons=tuple(cluster.brain.reasons), stays=stays, segments=segments, counters=counters,
         policy_ns=np.array(cluster.policy_ns, np.int64), horizon_ps=cluster.now, interrupted=interrupted,

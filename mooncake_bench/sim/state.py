@@ -170,6 +170,7 @@ class ClusterState:
         # decode instance, tokens, prefill instance, and the value of its work_routed with this request; once the
         # prefill has ended: -1, and when it did
         self._promised = Table(4)
+        self.line_ends: Callable[[int], dict[int, int]] | None = None  # predicted prefill ends of the queued, by row
 
     def _track(self) -> None:
         if not self.tracked:
@@ -199,9 +200,12 @@ class ClusterState:
         """Decode instance, (predicted) prefill end and tokens of every promised request.
 
         By the queue as it stands: the work routed to its instance ends at ``work_end``, and what was routed after it
-        comes after it.
+        comes after it. Where a policy orders the queues, somebody has to look.
         """
         decode, tokens, prefill, mark = self.promised.columns()
-        behind = self.work_routed[prefill] - mark
-        ends = np.maximum(self.work_end, now)[prefill] - behind
-        return decode, np.where(prefill < 0, mark, ends), tokens
+        if self.line_ends is None:
+            behind = self.work_routed[prefill] - mark
+            ends = np.maximum(self.work_end, now)[prefill] - behind
+            return decode, np.where(prefill < 0, mark, ends), tokens
+        line = self.line_ends(now)
+        return decode, np.where(prefill < 0, mark, [line.get(row, now) for row in self.promised.rows]), tokens

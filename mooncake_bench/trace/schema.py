@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_TOKENS = 1_000_000_000  # of one prompt or answer: beyond any model, and safe in picosecond arithmetic
+MAX_SPAN_MS = 1e14  # over 3,000 years: numbers of another unit, or of two units in one file
 LOW_RATE_RPS, HIGH_RATE_RPS = 0.01, 10_000.0
 COARSE_SHARE = 0.5  # share of requests that arrive together with their predecessor from which a grid is reported
 COARSE_MIN_REQUESTS = 20
@@ -65,8 +66,9 @@ def finish(raw: RawColumns, name: str, block_tokens: int | None = None, timestam
     if len(raw.timestamp) == 0:
         raise TraceError(f"{raw.label}: found 0 requests; expected at least one")
     size = raw.block_tokens if block_tokens is None else block_tokens
-    if size < 1:
-        raise TraceError(f"block size is {size} tokens; expected at least 1")
+    if not 1 <= size <= MAX_TOKENS:
+        found = size if abs(size) < 10**20 else "a number of more than 20 digits"
+        raise TraceError(f"block size is {found} tokens; expected from 1 to {MAX_TOKENS}")
     notices = list(raw.notices)
     _check_times(raw)
     _check_lengths(raw, "input_tokens", raw.input_tokens)
@@ -75,6 +77,7 @@ def finish(raw: RawColumns, name: str, block_tokens: int | None = None, timestam
     _check_request_ids(raw)
     order = _order(raw.timestamp, notices)
     arrival_ms, facts = to_arrival_ms(raw.timestamp, timestamp_unit, raw.default_unit, raw.label, notices)
+    _check_span(raw, arrival_ms)
     columns = _columns(raw, arrival_ms) if order is None else _reordered(raw, arrival_ms, order)
     _describe_arrivals(columns["arrival_ms"], notices)
     metadata = raw.metadata | facts | {"block_tokens": str(size)}
@@ -111,6 +114,14 @@ def _check_times(raw: RawColumns) -> None:
     row = _first(~(np.isfinite(raw.timestamp) & (raw.timestamp >= 0)))
     if row is not None:
         raise raw.error(row, "timestamp", raw.timestamp[row], "a finite number >= 0")
+
+
+def _check_span(raw: RawColumns, arrival_ms: Floats) -> None:
+    row = _first(arrival_ms > MAX_SPAN_MS)
+    if row is not None:
+        expected = f"a time at most {MAX_SPAN_MS:g} ms after the first, {raw.timestamp.min()}"
+        hint = "; do all rows share a unit? (--timestamp-unit s|ms|us|ns)"
+        raise raw.error(row, "timestamp", raw.timestamp[row], expected + hint)
 
 
 def _check_lengths(raw: RawColumns, column: str, values: Ints) -> None:

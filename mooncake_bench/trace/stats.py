@@ -113,9 +113,11 @@ def _dispersion(arrival_ms: Floats, window_ms: int) -> dict[str, Any]:
     whole = int((arrival_ms[-1] - arrival_ms[0]) // window_ms)
     if whole < 2:
         return {"window_ms": window_ms, "windows": whole, "index": None}
-    slot = ((arrival_ms - arrival_ms[0]) // window_ms).astype(np.int64)
-    counts = np.bincount(slot[slot < whole], minlength=whole)
-    index = float(counts.var(ddof=1) / counts.mean()) if counts.any() else None
+    slot = (arrival_ms - arrival_ms[0]) // window_ms
+    _, counts = np.unique(slot[slot < whole], return_counts=True)  # empty windows may be many: only their number counts
+    mean = int(counts.sum()) / whole
+    variance = (int((counts * counts).sum()) - whole * mean * mean) / (whole - 1)
+    index = variance / mean if mean else None
     return {"window_ms": window_ms, "windows": whole, "index": index}
 
 

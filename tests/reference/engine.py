@@ -185,6 +185,10 @@ class Engine:
         node.dropped = True
         self.promised.remove(job)
         node.pool.drop(job.pinned)
+        for block in job.new:
+            if block in node.pool.stored and not node.pool.stored[block].ready:
+                heir = next(other for other in node.queue if block in other.pinned)
+                heir.new.append(block)
         job.columns.update(hit_blocks=0, hit_tokens=0, fetched_tokens=0, computed_tokens=0)
         self.leave(job, "rejected", "prefill", reason)
 

@@ -78,7 +78,7 @@ class Network:
 
 
 def fair_rates(flows: Sequence[Flow], nic: Sequence[int]) -> list[int]:
-    """Raise all rates together; a flow stops at its cap or when its egress or ingress is full. Whole bytes/s."""
+    """Raise all rates together; a flow stops at its cap, or when its egress or ingress is full. Whole bytes/s."""
     rates: dict[int, int] = {}
     links = sorted({("out", f.source) for f in flows} | {("in", f.target) for f in flows})
 
@@ -94,8 +94,8 @@ def fair_rates(flows: Sequence[Flow], nic: Sequence[int]) -> list[int]:
             if still:
                 share[link] = (nic[link[1]] - sum(rates[i] for i in on_link if i in rates)) // len(still)
         level = min([*share.values(), *(flows[i].cap for i in rising if flows[i].cap is not None)])
-        full = [link for link, at in share.items() if at <= level]
-        for i in rising:
-            if flows[i].cap == level or any(uses(flows[i], link) for link in full):
-                rates[i] = level
+        full = [link for link, at in share.items() if at == level]
+        capped = [i for i in rising if flows[i].cap == level]  # before the full links: what rounding leaves is shared
+        for i in capped or [i for i in rising if any(uses(flows[i], link) for link in full)]:
+            rates[i] = level
     return [rates[i] for i in range(len(flows))]
