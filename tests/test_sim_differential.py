@@ -40,7 +40,9 @@ def differences(world: World) -> list[str]:
     for row, (times, others) in enumerate(zip(slow.token_times_ps, quick.token_times_ps, strict=True)):
         if times != others:
             found.append(f"row {row} tokens: {times}, fast {others}")
-    found += [f"{k}: {slow.counters[k]}, fast {quick.counters[k]}" for k in COUNTED if slow.counters[k] != quick.counters[k]]
+    for name in COUNTED:
+        if slow.counters[name] != quick.counters[name]:
+            found.append(f"{name}: {slow.counters[name]}, fast {quick.counters[name]}")
     return found
 
 

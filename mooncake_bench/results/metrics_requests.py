@@ -160,11 +160,15 @@ def _statistic(column: str, statistic: str, facts: Facts) -> Computed:
     return summary.statistics[statistic], summary.samples
 
 
+def _ordinal(number: str) -> str:
+    return f"{number}{'st' if number == '1' else 'th'}"
+
+
 def distributions() -> Iterable[Metric]:
     families = (LATENCIES, LATENCY_STATISTICS, "lower", "ms"), (SPEEDS, SPEED_STATISTICS, "higher", "tokens/s")
     for family, statistics, better, unit in families:
         for column, meaning in family.items():
             for statistic in statistics:
-                definition = _WORDS.get(statistic, f"{statistic[1:]}th percentile (linear) of: ") + meaning
+                definition = _WORDS.get(statistic, f"{_ordinal(statistic[1:])} percentile (linear) of: ") + meaning
                 function = partial(_statistic, column, statistic)
                 yield Metric(f"{statistic}_{column}", unit, better, COMPLETED, definition, function)

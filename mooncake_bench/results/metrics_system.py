@@ -106,7 +106,8 @@ def work() -> Iterable[Metric]:
     yield Metric("mean_prefill_gpu_ms", "ms", "lower", PREFILLED, f"{occupied}, per request", _mean_gpu)
     wasted = "prefill of requests that were later rejected or failed"
     yield Metric("wasted_prefill_gpu_ms", "ms", "lower", PREFILLED, f"time spent on the {wasted}", _wasted_gpu)
-    yield Metric("wasted_prefill_ratio", "ratio", "lower", PREFILLED, f"time share of the {wasted}", _wasted_ratio)
+    definition = f"time of the {wasted} / of all prefills"
+    yield Metric("wasted_prefill_ratio", "ratio", "lower", PREFILLED, definition, _wasted_ratio)
     function = partial(_whole_total, "wasted_prefill_tokens")
     yield Metric("wasted_prefill_tokens", "tokens", "lower", PREFILLED, f"tokens computed in the {wasted}", function)
     function = partial(_whole_total, "computed_tokens")
@@ -191,7 +192,7 @@ _LOADS = {
 def pools() -> Iterable[Metric]:
     for pool in ("prefill", "decode"):
         name = f"{pool}_utilisation_ratio"
-        definition = f"time the {pool} instances are busy / arrival span"
+        definition = f"time the {pool} instances are busy / (arrival span x their number)"
         yield Metric(name, "ratio", "none", POOL, definition, partial(_busy, pool), whole_run=True)
     for pool, meaning in _LOADS.items():
         for statistic, words in (("mean", "mean of: "), ("max", "largest of: "), ("std", "standard deviation of: ")):

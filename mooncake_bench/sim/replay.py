@@ -153,7 +153,8 @@ def _assemble(
     view = _view(setup, state, pool.index, cost, is_prefill)
     brain = Brain(policies.router, policies.admission, view, cost, prefill, decode)
     policies.router.start(view, _stream(setup.seed, "router"))
-    policies.admission.start(view, _stream(setup.seed, "admission"))
+    if policies.admission is not policies.router:  # one object may be both
+        policies.admission.start(view, _stream(setup.seed, "admission"))
     return Cluster(prefill, decode, cost, pool, state, brain)
 
 

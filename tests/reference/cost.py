@@ -28,9 +28,6 @@ class AnalyticCost:
     vram: int = 1_457_000
     kv_bytes_per_token: int = 327_680
     layers: int = 80
-    name: str = "analytic reference"
-    version: str = "1"
-    error: str = "for tests"
 
     def __post_init__(self) -> None:
         self.nic_bytes_per_s = np.full(self.instances, self.nic)
@@ -75,9 +72,6 @@ class CountableCost:
     vram: int = 10_000
     kv_bytes_per_token: int = 1
     layers: int = 1
-    name: str = "countable"
-    version: str = "1"
-    error: str = "for tests"
 
     def __post_init__(self) -> None:
         self.nic_bytes_per_s = np.full(self.instances, float(self.nic))

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 
+from mooncake_bench.hardware.cost import CostModel
 from mooncake_bench.plugins import PolicySet
 from mooncake_bench.sim import replay as sim_replay
 from mooncake_bench.sim.setup import Setup
@@ -28,6 +29,19 @@ COPIED = (
     "computed_tokens", "head_ps", "start_ps", "first_token_ps", "kv_arrival_ps", "join_ps", "second_token_ps", "end_ps",
     "preemptions", "predicted_ttft_ms",
 )  # fmt: skip
+
+
+class Borrowed(CostModel):
+    """The costs of the reference as the package wants them."""
+
+    def __init__(self, cost: Any) -> None:
+        names = ("layers", "kv_bytes_per_token", "nic_bytes_per_s", "vram_tokens")
+        same = {name: getattr(cost, name) for name in names}
+        super().__init__(name="borrowed", version="1", error="for tests", **same)
+        for name in CostModel.__abstractmethods__:
+            object.__setattr__(self, name, getattr(cost, name))
+
+    prefill_ps = prefill_ms = decode_ps = token_ps = step_ms = None  # each object has its own
 
 
 def as_trace(requests: Sequence[Req], block_tokens: int) -> Trace:
@@ -57,7 +71,7 @@ def replay_with(
         label="test", spec="test", router=router, admission=admission, evictions=make_eviction,
         oracle=router.oracle or admission.oracle, sources={},
     )  # fmt: skip
-    with mock.patch.object(sim_replay.plugins, "build", lambda *_: policies):
+    with mock.patch.object(sim_replay.plugins, "build", return_value=policies):
         return sim_replay.run(trace, setup, progress, cost=cost)
 
 
@@ -83,6 +97,7 @@ def simulate(
         slo_ttft_ms=ttft_slo_ms, slo_tbt_ms=tbt_slo_ms,
     )  # fmt: skip
     trace = as_trace(requests, block_tokens)
+    cost = cost if isinstance(cost, CostModel) else Borrowed(cost)
     return as_result(replay_with(trace, setup, router, admission, make_eviction, cost))
 
 
@@ -105,7 +120,8 @@ def token_times_ps(replay: Replay) -> list[list[int]]:
     """Every token's time: the prefill's end, then the ends of the request's steps over its stays, one by one."""
     ends: dict[int, list[int]] = defaultdict(list)  # instance: the end of each of its steps
     segments = replay.segments
-    columns = [segments[name].tolist() for name in ("instance", "start_ps", "first_step", "steps", "step_ps", "growth_ps")]
+    names = ("instance", "start_ps", "first_step", "steps", "step_ps", "growth_ps")
+    columns = [segments[name].tolist() for name in names]
     for instance, start, first, steps, step, growth in zip(*columns, strict=True):
         assert first == len(ends[instance]), "an instance's stretches follow each other"
         for j in range(steps):

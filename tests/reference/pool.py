@@ -36,7 +36,7 @@ class Pool:
         return count
 
     def commit(self, blocks: Sequence[int], tail_first: bool) -> tuple[list[int], list[int]]:
-        """Pin what is present, take slots for the missing (head first), touch; returns the blocks pinned, and the new."""
+        """Pin what is present, take slots for the missing (head first), touch; returns those pinned and those new."""
         mine = [block for block in dict.fromkeys(blocks) if block in self.stored]
         self.pin(mine)
         there = len(mine)

@@ -123,7 +123,7 @@ class View:
 
     @property
     def decode_tokens(self):
-        return self._keep("decode_tokens", lambda: self._per_decode(lambda d: sum(self._context(job) for job in d.batch)))
+        return self._keep("decode_tokens", lambda: self._per_decode(lambda d: sum(map(self._context, d.batch))))
 
     @property
     def routed_tokens(self):
