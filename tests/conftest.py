@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from fault_tools import Tool
 from hypothesis import HealthCheck, settings
 
 REPO = Path(__file__).resolve().parent.parent
@@ -32,3 +33,11 @@ def shared() -> Path:
     if not (folder / "traces").is_dir():
         pytest.skip(f"needs the real traces and oracles, which are not beside this checkout ({folder.name}/ is absent)")
     return folder
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
+    """The command line, run in a folder of the test's own on a screen of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return Tool(capsys)

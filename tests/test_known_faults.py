@@ -3,9 +3,9 @@
 The source of each is named above its tests. Kinds that another file already tests:
 
     source                the kind                                        tested in
-    dynamo#14254          a key of another tool's, a default 0            test_trace_mooncake (bad row), test_trace_store
-    guidellm#948          the number of hash ids; documentation runs      test_trace_mooncake, test_readme, test_cli_help
-    aisimulate#183        a NaN or missing timestamp                      test_trace_mooncake (bad row)
+    dynamo#14254          a key of another tool's, a default 0            test_trace_mooncake, test_trace_store
+    guidellm#948          the number of hash ids; documentation runs      test_trace_mooncake, test_readme, _cli_help
+    aisimulate#183        a NaN or missing timestamp                      test_trace_mooncake
     BLIS#1606             no completion ends with 3                       test_cli_replay; wall-clock units: below
     vllm-omni#6693        TPOT of one-token answers                       test_results_metrics, test_results_records
     llmperf#44            nothing left after a filter                     test_cli_usage, test_trace_model
@@ -19,14 +19,13 @@ The source of each is named above its tests. Kinds that another file already tes
     inference-sim#1510    ttft = queue + fetch + prefill on each row      test_results_run, test_results_invariants
     kvcache-sim           VRAM is an invariant                            test_results_invariants; the pool: below
 
-Gates and plots (pytest-benchmark#276, matplotlib#7493) are not there yet.
+Options without effect and SLOs that match nothing (dynamo#13517, BLIS) are in test_known_faults_options. There is no
+gate and no plot yet (pytest-benchmark#276, matplotlib#7493).
 """
 
 from __future__ import annotations
 
-import gzip
 import io
-import json
 import signal
 import subprocess
 import sys
@@ -34,16 +33,15 @@ import time
 from dataclasses import replace as changed
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fault_tools import TWENTY, Tool, gate, latest, line, strict, written
 
 from mooncake_bench import open_run, replay
 from mooncake_bench.cli.app import run
-from mooncake_bench.cli.options import SETUP_FLAGS
-from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.fake import FakeCost
 from mooncake_bench.plugins import discover
 from mooncake_bench.report.tables import FORMATS
@@ -55,82 +53,7 @@ from mooncake_bench.sim.setup import Setup
 from mooncake_bench.trace import Trace, load, save
 from mooncake_bench.trace.formats.mooncake import encode
 
-ADMISSION = """
-from mooncake_bench.api import Admission
-
-class Gate(Admission):
-    name = "gate"
-
-    def {hook}(self, request, route, cluster):
-        return {reason}
-"""
 EPOCH_US = 1_700_000_000_000_000
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Tool:
-    """The command line, run in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *words: str) -> Answer:
-        code = run(words)
-        return Answer(code, *self.capsys.readouterr())
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        found = self(*words, "--format", "json")
-        assert found.code == code, found.err
-        return strict(found.out)
-
-
-@pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    return Tool(capsys)
-
-
-def strict(text: str | bytes) -> Any:
-    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-
-
-def line(at: float, tokens: int = 600, answer: int = 3, first: int | None = None, **more: Any) -> dict[str, Any]:
-    """A row whose blocks are its own: numbered from ``first``, or from a number that follows from its time."""
-    start = round(at * 1000) * 10_000 if first is None else first
-    ids = list(range(start, start - (-tokens // 512)))
-    return {"timestamp": at, "input_length": tokens, "output_length": answer, "hash_ids": ids} | more
-
-
-def written(name: str, rows: list[dict[str, Any]]) -> str:
-    """The rows as a file; the name's ending chooses jsonl, jsonl.gz or arrow."""
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    if name.endswith(".arrow"):
-        save(load(written(f"{name}.jsonl", rows)), name)
-    elif name.endswith(".gz"):
-        Path(name).write_bytes(gzip.compress(text.encode()))
-    else:
-        Path(name).write_text(text, encoding="utf-8")
-    return name
-
-
-def gate(reason: str, hook: str = "reject") -> str:
-    """A policy file that turns requests away for ``reason``, a piece of code."""
-    arguments = ADMISSION if hook == "reject" else ADMISSION.replace("request, route, cluster", "request, cluster")
-    Path("gate.py").write_text(arguments.format(hook=hook, reason=reason), encoding="utf-8")
-    return "gate.py"
-
-
-def latest() -> Run:
-    return open_run(max(Path("results").iterdir(), key=lambda folder: int(folder.name.split("_")[0])))
-
-
-TWENTY = [line(100.0 * i, 600 + i, 3 + i % 5) for i in range(20)]
 
 
 # Mooncake#4020; simdistserve (SLO attainment of 104.9 %)
@@ -310,7 +233,7 @@ def test_a_run_without_a_completion_is_reported_in_every_format_and_ends_with_3(
 def test_who_was_turned_away_has_no_latency_and_stays_in_the_denominator(tool: Tool) -> None:
     # 1 ms a computed token, alone on 1P+1D: a TTFT of 100 ms each, whatever becomes of the request after its prefill
     trace = Trace.of([(1000.0 * i, 100, 3, [i]) for i in range(4)])
-    setup = Setup(cluster="1P+1D", policy=gate("'odd' if request.row % 2 else None", "reject_decode"))
+    setup = Setup(cluster="1P+1D", policy=gate(at_decode="'odd' if request.row % 2 else None"))
     made = Run.from_replay(simulate(trace, setup, cost=FakeCost(2)))
     values = made.metrics()
     assert (values["completed_requests"].value, values["rejected_decode_requests"].value) == (2, 2)
@@ -394,7 +317,7 @@ def test_json_stays_json_where_the_screen_cannot_show_every_letter(
     tool: Tool, encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = written("Gespräch→.jsonl", TWENTY)
-    Path("später.py").write_text(ADMISSION.format(hook="reject", reason='"nö"'), encoding="utf-8")
+    gate("'nö'", name="später.py")
     screens = []
     for words in (["replay", name, "-p", "später.py", "-q"], ["compare", "@last"], ["traces", "info", name]):
         screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
@@ -446,20 +369,17 @@ def test_groups_whose_ids_differ_in_the_last_bit_stay_apart(tool: Tool, by: str,
 
 
 BLIND = sorted(name for name, policy in discover().items() if not policy.oracle and "eviction" not in policy.kinds)
+ANSWERS = (1, 400, 7, 2, 1000, 30, 5, 60)
 
 
 @pytest.mark.parametrize("policy", BLIND)
 def test_lengths_of_answers_change_no_prefill_and_no_decision_before_the_first_finish(policy: str) -> None:
-    # eight prompts within 7 ms; the shortest prefill takes 80 ms and more, so nothing is revealed while they arrive
-    rows = [
-        (float(i), 700 + 90 * i, [1, 400, 7, 2, 1000, 30, 5, 60][i], [0, i + 1, i + 100][: 2 + i // 4])
-        for i in range(8)
-    ]
-    rows = [(at, tokens, answer, ids[: -(-tokens // 512)]) for at, tokens, answer, ids in rows]
-    mirrored = [(*row[:2], other[2], row[3]) for row, other in zip(rows, rows[::-1], strict=True)]
-    one, two = (
-        replay(Trace.of(each), policy=policy, cluster="3P+2D", slo_ttft_ms=500.0).requests for each in (rows, mirrored)
-    )
+    # eight prompts within 7 ms, the shortest prefill takes 80 ms and more: nothing is revealed while they arrive
+    def decided(answers: tuple[int, ...]) -> pa.Table:
+        rows = [(i, 600 + 50 * i, answer, [0, i + 1]) for i, answer in enumerate(answers)]
+        return replay(Trace.of(rows), policy=policy, cluster="3P+2D", slo_ttft_ms=500.0).requests
+
+    one, two = decided(ANSWERS), decided(ANSWERS[::-1])
     for name in (
         "prefill_instance", "decode_instance", "hit_tokens", "fetched_tokens", "queue_ms", "fetch_ms", "prefill_ms",
         "predicted_ttft_ms", "reject_stage", "reject_reason",
@@ -492,102 +412,6 @@ def test_a_pool_gives_up_exactly_what_it_cannot_hold(tool: Tool) -> None:
     assert values["evictions"]["value"] == 2 * 20 - 3
 
 
-# dynamo#13517
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["-p", "predictive", "--seed", "3"], "--seed: no effect"),
-        (["-p", "round-robin", "--set", "seed=3"], "--seed: no effect"),
-        (["--cluster", "1P@h800+1D@a100", "--set", "node=h100"], "--node: no effect"),
-        (["--by", "input_tokens", "--format", "csv"], "--by: no effect with --format csv"),
-        (["--by", "session"], "--by session: the requests of trace 't' have none"),
-        (["--by", "sesion"], "did you mean 'session'"),
-        (["--name", ""], "--name: expected a word"),
-        (["--name", "12"], "--name: expected a word that is no number"),
-        (["--nic", "1e300"], "expected a number from"),
-        (["--vram", "1e300"], "expected a whole number from"),
-        (["--block-size", "1e300"], "block size is a number of more than 20 digits"),
-    ],
-    ids=lambda item: " ".join(item) if isinstance(item, list) else "",
-)
-def test_what_would_have_no_effect_is_refused_before_the_replay(tool: Tool, words: list[str], reason: str) -> None:
-    answer = tool("replay", written("t.jsonl", TWENTY), *words)
-    assert (answer.code, answer.out) == (2, "")
-    assert reason in answer.err
-    assert not Path("results").exists()
-
-
-@pytest.mark.parametrize("command", ["show", "check"])
-def test_a_folder_of_policies_means_nothing_beside_a_file(tool: Tool, command: str) -> None:
-    answer = tool("policies", command, gate("None"), "--policy-dir", ".")
-    assert answer.code == 2
-    assert "--policy-dir .: no effect" in answer.err
-
-
-@pytest.mark.parametrize("setting", [{"block_tokens": 16}, {"timestamp_unit": "s"}])
-def test_reading_a_trace_that_is_read_already_has_no_effect_and_is_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises(SetupError, match="no effect on a Trace"):
-        replay(Trace.of([(0, 600, 2, [1, 2])]), **setting)
-
-
-EFFECTS = {  # option: its value, and what else makes it count
-    "cluster": ("1P+2D", []),
-    "model": ("half.toml", []),
-    "node": ("h800", []),
-    "engine": ("none", []),
-    "pool_blocks": ("40", []),
-    "touch_order": ("head-first", ["--pool", "40"]),
-    "vram_tokens": ("20000", []),
-    "nic_gbytes_per_s": ("1", []),
-    "tbt_metric": ("max", ["--slo", "tbt:27ms"]),
-    "first_gap": ("exclude", []),
-    "speedup": ("3", []),
-    "view": ("delayed:2s", []),
-    "estimate_error": ("0.5", []),
-    "seed": ("4", ["-p", "random"]),
-    "block_tokens": ("1024", []),
-    "timestamp_unit": ("us", []),
-    "max_requests": ("20", []),
-    "start_ms": ("500ms", []),
-    "end_ms": ("500ms", []),
-    "warmup_ms": ("500ms", []),
-}
-HALF = """
-description = "Llama-3-70B with half its KVCache"
-source = "invented"
-layers = 80
-kv_bytes_per_token = 163_840
-costs_of = "llama-3-70b"
-error = "invented"
-"""
-
-
-def test_every_option_of_the_setup_changes_the_result(tool: Tool) -> None:
-    assert set(EFFECTS) == set(SETUP_FLAGS)
-    Path("half.toml").write_text(HALF, encoding="utf-8")
-    # a prompt of 600 tokens has two blocks, of 512 tokens as of 1,024 where its length is read as 1,500
-    rows = [line(40 * i, 1500, 20 + i, i % 12 * 10) for i in range(60)]
-    written("t.jsonl", rows)
-    written("wide.jsonl", [row | {"hash_ids": row["hash_ids"][:2]} for row in rows])
-    idle = []
-    for name, (value, more) in EFFECTS.items():
-        common = ["--cluster", "3P+2D"] if name != "cluster" else []
-        with_it = [*common, *more, SETUP_FLAGS[name][0][0], value]
-        results = []
-        for trace, words in (
-            ("t.jsonl", [*common, *more]),
-            ("wide.jsonl" if name == "block_tokens" else "t.jsonl", with_it),
-        ):
-            assert tool("replay", trace, *words, "-q").code == 0, words
-            values = latest().metrics()
-            results.append((latest().requests.to_pylist(), {each: value.value for each, value in values.items()}))
-        if results[0] == results[1]:
-            idle.append(name)
-    assert idle == []
-
-
 # vidur (a traceback from plotting after the simulation)
 
 
@@ -600,23 +424,3 @@ def test_results_are_stored_before_anything_is_drawn(tool: Tool, monkeypatch: py
     with pytest.raises(RuntimeError, match="cannot draw"):
         tool("replay", "t.jsonl")
     assert latest().completed_requests == 20
-
-
-# BLIS (an SLO for a class that no request has), vllm-omni#6693
-
-
-@pytest.mark.parametrize(
-    ("answer_tokens", "words"),
-    [
-        (1, ["--slo", "ttft:1s,tbt:50ms"]),
-        (1, ["--set", "slo.tbt_ms=50"]),
-        (1, ["--tbt-metric", "max"]),
-        (2, ["--slo", "tbt:50ms", "--first-gap", "exclude"]),
-    ],
-)
-def test_an_slo_that_no_request_has_a_number_for_is_refused(tool: Tool, answer_tokens: int, words: list[str]) -> None:
-    name = written("t.jsonl", [line(100 * i, 600, answer_tokens) for i in range(5)])
-    answer = tool("replay", name, *words)
-    assert answer.code == 2
-    assert "has a token gap to judge" in answer.err
-    assert tool("replay", name, "--slo", "ttft:1s", "-q").code == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from reference import fast, simulate
 from reference.cost import CountableCost
+from reference.more_scenarios import MORE
 from reference.policies import LRU
 from reference.scenarios import SCENARIOS, Rejecting, Scripted, ShortestFirst
+from reference.workloads import bundled
 
 ENGINES = {"reference": simulate, "fast": fast.simulate}
 STAMPS = ("head", "start", "first_token", "kv_arrival", "join", "second_token", "end")
@@ -22,13 +24,14 @@ def close(found, expected):
     return abs(found - round(expected * 1e9)) <= SLACK_PS
 
 
-@pytest.mark.parametrize("case", SCENARIOS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SCENARIOS + MORE, ids=lambda case: case.name)
 def test_the_rules_hold_in_cases_a_person_can_count(engine, case):
     router = (ShortestFirst if case.shortest_first else Scripted)(case.routes)
+    admission = bundled(case.admission) if case.admission else Rejecting(case.reject)
     result = engine(
-        case.trace(), *case.cluster, CountableCost(**case.costs()), router, Rejecting(case.reject), LRU,
+        case.trace(), *case.cluster, CountableCost(**case.costs()), router, admission, LRU,
         pool_blocks=case.pool_blocks, touch_order=case.touch_order,
-        block_tokens=4, ttft_slo_ms=1000.0, tbt_slo_ms=100.0,
+        block_tokens=4, ttft_slo_ms=case.ttft_slo_ms, tbt_slo_ms=case.tbt_slo_ms,
     )  # fmt: skip
     for row, columns in case.expected.items():
         for name, value in columns.items():

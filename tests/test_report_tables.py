@@ -21,6 +21,7 @@ from mooncake_bench.report.tables import FORMATS, render
 from mooncake_bench.results.compare import compare
 from mooncake_bench.results.metrics import BY_NAME
 from mooncake_bench.results.run import Run
+from mooncake_bench.results.words import rate
 from mooncake_bench.sim.replay import Replay
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -89,6 +90,10 @@ def test_undefined_numbers_are_dashes_and_never_zero() -> None:
     lines = render(Run.from_replay(all_rejected())).splitlines()
     row = next(line for i, line in enumerate(lines) if line.startswith("tiny") and lines[i - 3].startswith("TTFT of"))
     assert row.split() == ["tiny", "0", *["–"] * 7]
+
+
+def test_a_rate_is_printed_as_zero_only_when_it_is() -> None:
+    assert [rate(value) for value in (None, 0, 0.00133, 4.694)] == ["–", "0.00", "0.00133", "4.69"]
 
 
 def test_what_was_not_measured_stays_apart_from_what_is_zero() -> None:

@@ -38,10 +38,15 @@ def _trace(run: Run, setup: Mapping[str, Any]) -> str:
 def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
     gpus = run.manifest["cluster"]["gpus_per_instance"]
     blocks = run.manifest["trace"]["block_tokens"]
-    return (
+    text = (
         f"cluster {setup['cluster']} ({gpus} GPUs each): {setup['model']} on {setup['node']}, "
         f"engine {setup['engine']}, pool {setup['pool.blocks']:,} blocks of {blocks} tokens a prefill node"
     )
+    if setup["vram.tokens"] is not None:
+        text += f", VRAM {setup['vram.tokens']:,} tokens a decode node"
+    if setup["nic.gbytes_per_s"] is not None:
+        text += f", NIC {setup['nic.gbytes_per_s']:g} GB/s"
+    return text
 
 
 def _cost(cost: Mapping[str, Any]) -> str:

@@ -79,6 +79,9 @@ class Scenario:
     pool_blocks: int = 100
     shortest_first: bool = False
     touch_order: str = "tail-first"
+    admission: str = ""  # a bundled one instead of ``reject``
+    ttft_slo_ms: float = 1000.0
+    tbt_slo_ms: float = 100.0
 
     def trace(self) -> list[Req]:
         return [Req(i, round(at * 1e9), n, out, blocks) for i, (at, n, out, blocks) in enumerate(self.requests)]
