@@ -10,7 +10,7 @@ from reference import fast, simulate
 from reference.watch import watch
 from reference.workloads import World, worlds
 
-EXAMPLES = int(os.environ.get("MOONCAKE_BENCH_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("MOONCAKE_BENCH_EXAMPLES", "300"))
 COUNTED = ("fetches", "evictions", "refused_blocks", "steps")
 
 

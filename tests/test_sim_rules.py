@@ -131,7 +131,7 @@ def test_the_decode_instance_is_chosen_before_the_admission_is_asked() -> None:
 
         def reject(self, request, route, cluster):
             asked.append(route)
-            return None
+            return
 
     trace = Trace.of([(0.0, 4, 1, [1]), (0.0, 4, 1, [2]), (0.0, 4, 1, [3])], block_tokens=4)
     replay_with(trace, Setup(cluster="1P+2D"), Told({}), Notes(), lambda: bundled("lru"), FakeCost(3))

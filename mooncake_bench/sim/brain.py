@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from math import isfinite
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,11 +14,14 @@ from mooncake_bench.errors import PolicyError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.random import Generator
+
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.job import Job
     from mooncake_bench.sim.view import View
 
 PS_PER_MS = 1e9
+FAULTS = (Exception, SystemExit)  # what a policy may raise; Ctrl-C is not its fault
 
 
 def overrides(policy: object, base: type, method: str) -> bool:
@@ -55,6 +58,17 @@ class Brain:
         self._listeners = [policy for policy in policies if overrides(policy, Policy, "on_event")]
         self.listens = bool(self._listeners) or view.follows
 
+    def start(self, router_rng: Generator, admission_rng: Generator) -> None:
+        """Let both policies prepare, each with its own stream."""
+        turns: list[tuple[Policy, Generator]] = [(self.router, router_rng), (self.admission, admission_rng)]
+        if self.router is self.admission:  # type: ignore[comparison-overlap]
+            turns.pop()
+        for policy, rng in turns:
+            try:
+                policy.start(self.view, rng)
+            except FAULTS as error:
+                raise policy_fault(policy, None, error) from error
+
     # arrival
 
     def decide(self, job: Job, now: int) -> str | None:
@@ -63,13 +77,13 @@ class Brain:
         view.at(now, request)
         try:
             wanted = self.router.route(request, view)
-        except Exception as error:
-            raise _fault(self.router, job, error) from error
+        except FAULTS as error:
+            raise policy_fault(self.router, job, error) from error
         route = self._apply(job, wanted)
         try:
             reason = self.admission.reject(request, route, view)
-        except Exception as error:
-            raise _fault(self.admission, job, error) from error
+        except FAULTS as error:
+            raise policy_fault(self.admission, job, error) from error
         return None if reason is None else self._checked_reason(job, reason)
 
     def _apply(self, job: Job, route: Route) -> Route:
@@ -91,14 +105,17 @@ class Brain:
         self.set_hits(job, hits)
         if job.fetch_source is not None:
             job.fetched_tokens = job.hit_tokens - min(job.cached_blocks * self._block, job.input_tokens)
-        if ttft_ms is None:
-            ttft_ms = self._estimate(job)
-        elif not isfinite(ttft_ms):
-            self._refuse(job, f"it predicted a TTFT of {ttft_ms!r} ms; predict a finite time, or None")
+        ttft_ms = self._estimate(job) if ttft_ms is None else self._prediction(job, ttft_ms, "TTFT")
         job.predicted_ttft_ms = ttft_ms
-        job.predicted_tbt_ms = tbt_ms
+        job.predicted_tbt_ms = tbt_ms = None if tbt_ms is None else self._prediction(job, tbt_ms, "TBT")
         job.route = route = Route(prefill, decode, job.fetch_source, ttft_ms, tbt_ms)
         return route
+
+    def _prediction(self, job: Job, value: Any, what: str) -> float:
+        """A predicted time as a plain number."""
+        if not isinstance(value, Real) or not isfinite(value) or value < 0:
+            self._refuse(job, f"it predicted a {what} of {value!r} ms; predict a finite time of 0 or more, or None")
+        return float(value)
 
     def _instance(self, job: Job, choice: Any, allowed: frozenset[int], what: str) -> int:
         """A chosen instance as a plain id, of the right role."""
@@ -192,8 +209,8 @@ class Brain:
         """A policy's answer; what it raises is its own fault."""
         try:
             return method(*arguments)
-        except Exception as error:
-            raise _fault(policy, job, error) from error
+        except FAULTS as error:
+            raise policy_fault(policy, job, error) from error
 
     def _checked_reason(self, job: Job, reason: Any) -> str | None:
         if reason is None or (isinstance(reason, str) and reason):
@@ -207,8 +224,9 @@ class Brain:
         raise PolicyError(f"policy {self.router.name!r}, request {job.row}: {what}")
 
 
-def _fault(policy: Policy, job: Job, error: Exception) -> PolicyError:
+def policy_fault(policy: Policy, job: Job | None, error: BaseException) -> PolicyError:
     """A policy's own exception as one line: which policy, which request, where in its file."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return PolicyError(f"policy {policy.name!r}, request {job.row}: it raised {type(error).__name__}: {error}{place}")
+    when = "start()" if job is None else f"request {job.row}"
+    return PolicyError(f"policy {policy.name!r}, {when}: it raised {type(error).__name__}: {error}{place}")

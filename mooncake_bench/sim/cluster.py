@@ -9,8 +9,9 @@ from heapq import heappop, heappush
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.errors import InvariantError
+from mooncake_bench.errors import InvariantError, PolicyError
 from mooncake_bench.sim import job as status
+from mooncake_bench.sim.brain import FAULTS, policy_fault
 from mooncake_bench.sim.decode import Decoder
 from mooncake_bench.sim.job import Job
 from mooncake_bench.sim.network import SCALE, Flow, Network
@@ -134,7 +135,7 @@ class Cluster:
         state = self.state
         instance = job.prefill
         node = self.nodes[instance]
-        job.new_blocks, job.stored = self.pool.claim(instance, job.request.blocks, job.cached_blocks)
+        self._claim(job)
         if self._order is not None:
             job.waits_for = next(
                 (other for other in reversed(node.queue) if not set(other.new_blocks).isdisjoint(job.stored)), None
@@ -157,11 +158,23 @@ class Cluster:
         if self.brain.view.follows:
             self.brain.view.routed(job, now)
 
+    def _claim(self, job: Job) -> None:
+        """Take slots for its blocks on its node, and protect what it fetches at the source."""
+        blocks, cached = job.request.blocks, job.cached_blocks
+        instance = job.prefill
+        try:
+            job.new_blocks, job.stored = self.pool.claim(instance, blocks, cached)
+            if job.fetch_source is not None:
+                instance = job.fetch_source
+                job.fetch_blocks = self.pool.claim_source(instance, blocks, cached, job.hit_blocks)
+        except (PolicyError, InvariantError):
+            raise
+        except FAULTS as error:
+            raise policy_fault(self.pool.nodes[instance].eviction, job, error) from error
+
     def _start_fetch(self, job: Job, now: int) -> None:
         source = job.fetch_source
         assert source is not None
-        blocks = job.request.blocks
-        job.fetch_blocks = self.pool.claim_source(source, blocks, job.cached_blocks, job.hit_blocks)
         self.fetches += 1
         job.fetch = self.network.start(
             now, source, job.prefill, job.fetched_tokens * self._kv, done=self._fetched, owner=job

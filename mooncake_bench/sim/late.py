@@ -104,7 +104,7 @@ class DelayedView(LateView):
         while self._journal and self._journal[0].time <= then:
             self._learn(self._journal.popleft())
         super().at(now, request)
-        self._now_array[()] = then
+        self._now_array[()] = max(then, 0)  # before the first arrival the cluster was empty
 
     def _learn(self, entry: _Entry) -> None:
         picture = self._picture
@@ -144,7 +144,7 @@ class DelayedView(LateView):
 
     def _refresh_decode(self) -> None:
         now = self._now
-        self._now = now - self._delay
+        self._now = max(now - self._delay, 0)
         super()._refresh_decode()
         self._now = now
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mooncake_bench import plugins
-from mooncake_bench.api import Request
+from mooncake_bench.api import Request, describe
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.build import build_cost
 from mooncake_bench.sim.brain import Brain
@@ -59,6 +59,7 @@ class Replay:
     policy_spec: str
     policy_sources: Mapping[str, str]
     admission: str
+    policies: Mapping[str, Mapping[str, Any]]  # kind: its name and parameters
     oracle: bool
     cost_name: str
     cost_version: str
@@ -122,10 +123,16 @@ def _run(
     policies = plugins.build(setup.policy, policy_dirs)
     arrivals = arrival_ps(selected, setup.speedup)
     cluster = _assemble(prefill, decode, cost, policies, setup, selected.block_tokens)
-    requests = _requests(selected, policies.oracle)
+    requests = _requests(selected, arrivals, policies.oracle)
     report = _reporter(progress, len(requests))
-    finished = cluster.run(requests, arrivals, selected.output_tokens.tolist(), report)
-    replay = _gather(selected, setup, policies, cost, cluster, arrivals, interrupted=not finished)
+    try:
+        finished = cluster.run(requests, arrivals, selected.output_tokens.tolist(), report)
+        replay = _gather(selected, setup, policies, cost, cluster, arrivals, interrupted=not finished)
+    except OverflowError:  # a column of 64-bit picoseconds is full
+        raise SetupError(
+            f"the replay runs past {2**63 / 1e12 / 86400:.0f} days of simulated time; look for a prompt or an answer "
+            "of many million tokens in the trace, or give --end, more instances or faster ones"
+        ) from None
     cluster.jobs.clear()  # most of the memory; the cluster itself is a cycle and goes with the next collection
     return replay
 
@@ -152,9 +159,7 @@ def _assemble(
     is_prefill = np.isin(np.arange(instances), prefill)
     view = _view(setup, state, pool.index, cost, is_prefill)
     brain = Brain(policies.router, policies.admission, view, cost, prefill, decode)
-    policies.router.start(view, _stream(setup.seed, "router"))
-    if policies.admission is not policies.router:  # one object may be both
-        policies.admission.start(view, _stream(setup.seed, "admission"))
+    brain.start(_stream(setup.seed, "router"), _stream(setup.seed, "admission"))
     return Cluster(prefill, decode, cost, pool, state, brain)
 
 
@@ -176,13 +181,15 @@ def _stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def _requests(trace: Trace, oracle: bool) -> list[Request]:
+def _requests(trace: Trace, arrivals_ps: list[int], oracle: bool) -> list[Request]:
+    """What policies are shown: arrivals on the replay's clock, as ``now_ms`` is."""
     flat, offsets = trace.block_ids.tolist(), trace.block_offsets.tolist()
     none: list[None] = [None] * len(trace)
     sessions = none if trace.session_id is None else trace.session_id.tolist()
     priorities = [0] * len(trace) if trace.priority is None else trace.priority.tolist()
     outputs = trace.output_tokens.tolist() if oracle else none
-    rows = zip(trace.arrival_ms.tolist(), trace.input_tokens.tolist(), sessions, priorities, outputs, strict=True)
+    arrivals_ms = (np.array(arrivals_ps, np.int64) / PS_PER_MS).tolist()
+    rows = zip(arrivals_ms, trace.input_tokens.tolist(), sessions, priorities, outputs, strict=True)
     return [
         Request(row, arrival, tokens, tuple(flat[offsets[row] : offsets[row + 1]]), session, priority, output)
         for row, (arrival, tokens, session, priority, output) in enumerate(rows)
@@ -219,7 +226,8 @@ def _gather(
     is_prefill = cluster.brain.view.is_prefill
     return Replay(
         trace=trace, setup=setup, policy_label=policies.label, policy_spec=policies.spec,
-        policy_sources=policies.sources, admission=policies.admission.name, oracle=policies.oracle,
+        policy_sources=policies.sources, admission=policies.admission.name, policies=_described(policies),
+        oracle=policies.oracle,
         cost_name=cost.name, cost_version=cost.version, cost_error=cost.error,
         cost_error_short=cost.error_short,
         is_prefill=is_prefill, is_decode=~is_prefill, columns=columns,
@@ -227,6 +235,12 @@ def _gather(
         policy_ns=np.array(cluster.policy_ns, np.int64), horizon_ps=cluster.now, interrupted=interrupted,
         vram_tokens=cost.vram_tokens,
     )  # fmt: skip
+
+
+def _described(policies: PolicySet) -> dict[str, dict[str, Any]]:
+    """Each kind's policy by name and parameters, defaults included."""
+    kinds = {"router": policies.router, "admission": policies.admission, "eviction": policies.evictions()}
+    return {kind: {"name": policy.name, "parameters": describe(policy)} for kind, policy in kinds.items()}
 
 
 def _table(names: Sequence[str], flat: list[int]) -> dict[str, Column]:

@@ -17,6 +17,9 @@ from mooncake_bench.errors import SetupError, nearest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+MOST_INSTANCES = 100_000
+LONGEST_DELAY_MS = 1e9  # about 11 days
+
 _NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 _UNIT_PER_MS = {"ns": 1e6, "us": 1e3, "µs": 1e3, "ms": 1.0, "": 1.0}  # divide
 _MS_PER_UNIT = {"s": 1e3, "min": 60e3, "h": 3600e3}  # multiply
@@ -92,11 +95,11 @@ def parse_view(text: str) -> tuple[str, float]:
         return kind, 0.0
     if kind == "delayed" and delay:
         delay_ms = parse_duration_ms(delay, "view delayed:<ms>")
-        if delay_ms > 0:
+        if 0 < delay_ms <= LONGEST_DELAY_MS:
             return kind, delay_ms
     raise SetupError(
-        f"view: expected exact, delayed:<ms> (above 0, such as delayed:50ms) or router-only, got {text!r}"
-        + nearest(kind, ("exact", "delayed", "router-only"))
+        f"view: expected exact, delayed:<ms> (above 0 to 11 days, such as delayed:50ms) or router-only, got {text!r}"
+        + ("" if kind in ("exact", "delayed", "router-only") else nearest(kind, ("exact", "router-only")))
     )
 
 
@@ -115,6 +118,8 @@ def parse_cluster(spec: str, node: str = "a800") -> list[tuple[str, str]]:
                 f"cluster: coupled instances ({group.strip()!r}) are not in this version; "
                 "write a disaggregated cluster such as 8P+8D"
             )
+        if int(match[1]) > MOST_INSTANCES:
+            raise SetupError(f"cluster: {group.strip()!r} has more than {MOST_INSTANCES:,} instances")
         if int(match[1]) < 1:
             raise SetupError(f"cluster: {group.strip()!r} has no instances; every group needs at least 1")
         instances += [(match[2].upper(), match[3] or node)] * int(match[1])
@@ -216,6 +221,7 @@ class Setting:
     unit: str = ""
     least: float | None = None  # smallest allowed value
     above: float | None = None  # the value must exceed this
+    most: float | None = None  # largest allowed value
     unset: str = ""  # what None means
     choices: tuple[str, ...] = ()  # the only values, where there are few
 
@@ -246,8 +252,8 @@ class Setup:
     nic_gbytes_per_s: float | None = _setting(
         None, "nic.gbytes_per_s", _rate, "network of a node, each way", unit="GB/s", above=0, unset="the node preset's"
     )
-    slo_ttft_ms: float = _setting(30000.0, "slo.ttft_ms", _duration, "time to first token SLO", unit="ms", above=0)
-    slo_tbt_ms: float = _setting(100.0, "slo.tbt_ms", _duration, "time between tokens SLO", unit="ms", above=0)
+    slo_ttft_ms: float = _setting(30000.0, "slo.ttft_ms", _duration, "time to first token SLO", unit="ms", least=1e-6)
+    slo_tbt_ms: float = _setting(100.0, "slo.tbt_ms", _duration, "time between tokens SLO", unit="ms", least=1e-6)
     tbt_metric: str = _choice(
         "tail10", "slo.tbt_metric", ("tail10", "max", "mean", "p99"), "which TBT of a request its SLO judges"
     )
@@ -255,11 +261,11 @@ class Setup:
         "include", "slo.first_gap", ("include", "exclude"), "count the gap from first to second token in every TBT"
     )
     speedup: float = _setting(
-        1.0, "speedup", _number, "arrival rate over the trace's own (2: twice as fast)", unit="x", above=0
+        1.0, "speedup", _number, "arrival rate over the trace's own (2: twice as fast)", unit="x", least=1e-9, most=1e9
     )
     view: str = _setting("exact", "view", _text, "what policies see: exact, delayed:<ms> or router-only")
     estimate_error: float = _setting(
-        0.0, "estimate_error", _number, "sigma of the seeded error on the costs that policies see", least=0
+        0.0, "estimate_error", _number, "sigma of the seeded error on the costs that policies see", least=0, most=0.57
     )
     policy: str = _setting("kvcache-centric", "policy", _text, "policy SPEC")
     seed: int = _setting(0, "seed", _integer, "seed of every random stream", least=0)
@@ -377,6 +383,8 @@ def _checked(setting: Setting, value: Any) -> Any:
     parsed = setting.parse(value, setting.dotted)
     if setting.least is not None and parsed < setting.least:
         raise SetupError(f"{setting.dotted}: must be at least {setting.least:g}, got {value!r}")
+    if setting.most is not None and parsed > setting.most:
+        raise SetupError(f"{setting.dotted}: must be at most {setting.most:g}, got {value!r}")
     if setting.above is not None and parsed <= setting.above:
         raise SetupError(f"{setting.dotted}: must be above {setting.above:g}, got {value!r}")
     return parsed
