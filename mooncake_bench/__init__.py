@@ -32,23 +32,36 @@ def replay(
     """Replay ``trace`` (a path, a bundled name or a Trace) through one policy SPEC; nothing is written to disk.
 
     ``setup`` takes the other fields of :class:`mooncake_bench.sim.setup.Setup`, such as ``speedup=2`` or
-    ``slo_ttft_ms=10_000``. Raises a :class:`mooncake_bench.errors.BenchError` for wrong use or bad input.
+    ``slo_ttft_ms=10_000``, and what the command line writes as ``slo="ttft:10s,tbt:50ms"``, ``pool="1TB"``,
+    ``vram="64GiB"``, ``nic="800Gbps"``, ``warmup="30s"``, ``block_size=16``, ``start=`` and ``end=``.
+    Raises a :class:`mooncake_bench.errors.BenchError` for wrong use or bad input.
     """
     from pathlib import Path
 
+    from mooncake_bench.cli.sizes import SIZES, resolve_sizes, setup_fields
     from mooncake_bench.errors import SetupError
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.replay import run
-    from mooncake_bench.sim.setup import Setup, check_fields
+    from mooncake_bench.sim.setup import Setup
     from mooncake_bench.trace import Trace, load
 
-    check_fields(setup)
-    chosen = Setup(cluster=cluster, policy=policy, **setup)
-    idle = [name for name in ("block_tokens", "timestamp_unit") if name in setup]
+    values = {"cluster": cluster, "policy": _spec(policy), **setup_fields(setup)}
+    draft = Setup(**{name: value for name, value in values.items() if name not in SIZES})
+    idle = [name for name in ("block_tokens", "timestamp_unit") if name in values]
     if isinstance(trace, Trace) and idle:
         raise SetupError(f"{idle[0]}: no effect on a Trace that is loaded already; give it to load()")
-    loaded = trace if isinstance(trace, Trace) else load(trace, chosen.block_tokens, chosen.timestamp_unit)
+    loaded = trace if isinstance(trace, Trace) else load(trace, draft.block_tokens, draft.timestamp_unit)
+    chosen = Setup(**resolve_sizes(values, loaded.block_tokens))
     return Run.from_replay(run(loaded, chosen, policy_dirs=[Path(folder) for folder in policy_dirs]))
+
+
+def _spec(policy: Any) -> str:
+    from mooncake_bench.errors import SetupError
+
+    if isinstance(policy, str):
+        return policy
+    how = 'a SPEC such as "predictive:td=12s" or "ours.py:Ours:alpha=.3": a run records the policy\'s file'
+    raise SetupError(f"policy: expected {how}; got {policy!r}")
 
 
 def open_run(path: str | Path) -> Run:

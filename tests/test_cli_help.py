@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import typer
 
-from mooncake_bench.cli.app import build_app, run
+from mooncake_bench.cli.app import run
+from mooncake_bench.cli.tree import build_app
 
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 import tomllib
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mooncake_bench.cli.app import join_spaced_slos, run
+from mooncake_bench.cli.app import run
+from mooncake_bench.cli.line import join_spaced_slos
 from mooncake_bench.cli.scenario import FIRST_RUN
 from mooncake_bench.sim.setup import Setup
 
@@ -42,7 +44,7 @@ def resolved(capsys: pytest.CaptureFixture[str], *words: str) -> Setup:
         (["replay", "no-such-trace.jsonl"], "no such file"),
         (["replay", "conversation-lik"], "did you mean 'conversation-like'"),
         (["replay", TRACE, "--cluster", "16M"], "coupled"),
-        (["replay", TRACE, "--speedup", "0"], "speedup: must be above 0, got"),
+        (["replay", TRACE, "--speedup", "0"], "speedup: must be"),
         (["replay", TRACE, "--speedup", "fast"], "speedup: expected a number"),
         (["replay", TRACE, "--slo", "ttft"], "lacks its value"),
         (["replay", TRACE, "--slo", "tfft:3s"], "did you mean 'ttft'"),
@@ -91,7 +93,6 @@ def test_wrong_use_gets_one_line_that_says_how_to_fix_it(
         (["--dry-run", "--name", "fig5"], "--name: no effect with --dry-run"),
         (["--set", "speedup=2", "--speedup", "3"], "--set speedup: no effect beside --speedup"),
         (["--set", "slo.ttft_ms=2", "--slo", "ttft:3"], "--set slo.ttft_ms: no effect beside --slo"),
-        (["--seed", "3", "-p", "kvcache-centric"], "--seed: no effect"),
         (["--policy-dir", "..", "-p", "lru"], "--policy-dir ..: no effect"),
         (["--warmup", "2h"], "leaves 0 requests"),
         (["-p", "lru", "-p", "lru"], "given twice"),
@@ -104,6 +105,50 @@ def test_an_option_without_effect_is_refused(
     monkeypatch.chdir(tmp_path)
     assert reason in refused(capsys, "replay", TRACE, *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_seed_that_nothing_draws_from_is_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", TRACE, "--seed", "3", "-p", "kvcache-centric", "--dry-run"]) == 0
+    assert "--seed has no effect here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["policies", "new", "router", "kvcache-centric"]])
+def test_a_new_policy_needs_a_name_of_its_own(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "'kvcache-centric' is taken by kvcache_centric.py" in refused(capsys, *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ('{"Timestamp": 0, "Input_Length": 3, "OUTPUT_LENGTH": 2, "hash-ids": [7]}', "'Timestamp' to 'timestamp'"),
+        (
+            '{"arrival_ms": 0, "isl": 3, "osl": 2, "block_ids": [7]}',
+            "'isl' to 'input_length', 'osl' to 'output_length'",
+        ),
+        ('{"when": 0, "asked": 3}', "its keys have other names: expected timestamp, input_length"),
+    ],
+)
+def test_keys_of_other_names_are_told_what_to_be_called(
+    row: str, hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(row + "\n")
+    assert hint in refused(capsys, "replay", str(path))
+
+
+def test_a_bundled_trace_is_called_by_its_name_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "bundled trace 'conversation-like'" in refused(capsys, "traces", "info", TRACE, "--block-size", "16")
+
+
+def test_csv_facts_of_a_trace_are_plain_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["traces", "info", TRACE, "--format", "csv"]) == 0
+    rows = dict(csv.reader(capsys.readouterr().out.splitlines()))
+    assert (rows["requests"], rows["block_tokens"], rows["key"]) == ("12031", "512", "value")
+    assert float(rows["input_tokens.p50"]) < float(rows["input_tokens.max"])
 
 
 def test_a_dry_run_prints_every_default_and_reads_back(capsys: pytest.CaptureFixture[str]) -> None:

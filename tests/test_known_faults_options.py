@@ -21,8 +21,6 @@ from mooncake_bench.trace import Trace
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["-p", "predictive", "--seed", "3"], "--seed: no effect"),
-        (["-p", "round-robin", "--set", "seed=3"], "--seed: no effect"),
         (["--cluster", "1P@h800+1D@a100", "--set", "node=h100"], "--node: no effect"),
         (["--by", "input_tokens", "--format", "csv"], "--by: no effect with --format csv"),
         (["--by", "session"], "--by session: the requests of trace 't' have none"),

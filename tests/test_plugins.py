@@ -90,6 +90,7 @@ def test_label_is_what_stands_before_the_first_equals_sign_or_the_spec_as_writte
         ("+lru", "a policy is missing"),
         ("=lru", "the label before '=' is empty"),
         ("x=", "a policy is missing"),
+        ("a/b=lru", "label 'a/b': use letters, digits, spaces and _ . @ - in a label, a letter first"),
         (":td=1", "':td=1' names no policy"),
         ("lru+x=early", "a label goes before the whole SPEC, not before 'early'"),
         ("early:", "found '' where 'early' takes k=v"),
@@ -469,3 +470,19 @@ def test_entry_points_add_policies_and_a_broken_one_hides_no_other(monkeypatch: 
     assert "No module named 'not_there_at_all'" in (found["gone"].error or "")
     assert (found["function"].error or "").endswith("is no policy class")
     assert 'class Unnamed has no name: add name = "unnamed"' in (found["unnamed"].error or "")
+
+
+@pytest.mark.parametrize(
+    ("rest", "label"),
+    [("", "{}"), (":a=2", "{}:a=2"), (":Mine:a=2", "{}:a=2"), (":a=2+lfu", "{}:a=2+lfu")],
+)
+def test_a_file_is_called_by_its_policys_name_without_its_folders(rest: str, label: str, tmp_path: Path) -> None:
+    path = tmp_path / "ours.py"
+    path.write_text(
+        "from dataclasses import dataclass\nfrom mooncake_bench.api import Admission\n@dataclass\n"
+        "class Mine(Admission):\n    name = 'mine'\n    a: int = 1\n"
+        "    def reject(self, request, route, cluster): ...\n",
+        encoding="utf-8",
+    )
+    assert build(f"{path}{rest}").label == label.format("mine")
+    assert build(f"x={path}{rest}").label == "x"

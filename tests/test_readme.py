@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mooncake_bench.checks import check_file
 from mooncake_bench.cli.app import run
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -54,7 +55,7 @@ def test_other_tools_read_the_tables(block: str, tmp_path: Path, monkeypatch: py
     if missing:
         pytest.skip(f"needs {', '.join(missing)}, which the package does not install")
     monkeypatch.chdir(tmp_path)
-    assert run(["replay", "-p", "baseline", "--max-requests", "500", "-q"]) == 0
+    assert run(["replay", "-p", "predictive", "--max-requests", "500", "-q"]) == 0
     exec(compile(block, "README.md", "exec"), {})
 
 
@@ -88,3 +89,12 @@ def test_the_output_shown_is_what_the_tool_prints(
 def test_links_point_at_files_that_are_there() -> None:
     for target in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
         assert (README.parent / target).exists(), target
+
+
+def test_the_short_admission_and_eviction_pass_the_generic_suite(tmp_path: Path) -> None:
+    (block,) = (block for _, block in BLOCK.findall(TEXT) if "class ShortQueues" in block)
+    file = tmp_path / "short.py"
+    file.write_text(f'"""From the README."""\n\n{block}', encoding="utf-8")
+    checks = check_file(file)
+    assert {check.policy for check in checks} == {"short-queues", "oldest"}
+    assert [check for check in checks if check.status not in ("passed", "skipped")] == []

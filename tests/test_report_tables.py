@@ -8,21 +8,34 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from test_results_compare import b_rejected
-from test_results_tiny import all_rejected, interrupted, one_request, tiny_replay, tiny_run, tiny_trace
+from test_results_tiny import (
+    all_rejected,
+    interrupted,
+    one_request,
+    tiny_columns,
+    tiny_policies,
+    tiny_replay,
+    tiny_run,
+    tiny_trace,
+)
 
 from mooncake_bench.errors import ResultError
 from mooncake_bench.report.markup import CSV_COLUMNS
+from mooncake_bench.report.notices import fold
 from mooncake_bench.report.tables import FORMATS, render
 from mooncake_bench.results.compare import compare
 from mooncake_bench.results.metrics import BY_NAME
 from mooncake_bench.results.run import Run
 from mooncake_bench.results.words import rate
 from mooncake_bench.sim.replay import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIX = {"table": "txt", "markdown": "md", "latex": "tex"}
@@ -119,6 +132,63 @@ def test_long_labels_fold_and_numbers_stay_whole() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"^ *\S* +3 +7\.67 +1\.00× ", text, re.MULTILINE)
     assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 60])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_narrow_screen_gets_longer_lines_and_never_a_part_of_a_number(width: int, encoding: str) -> None:
+    rows = [*numbers(render(two(), width=200, encoding=encoding))]
+    assert [*numbers(render(two(), width=width, encoding=encoding))] == rows
+    assert len(rows) == 13  # two policies in six tables, one of them against the other in the seventh
+
+
+def numbers(text: str) -> Iterator[list[str]]:
+    """The cells of each policy's row of each table."""
+    for line in text.splitlines():
+        if re.match(r"(tiny|strict) +[|\d]", line) and "rejected" not in line:
+            yield line.replace("|", " ").split()
+
+
+def test_the_text_of_a_narrow_screen_is_wrapped_to_it() -> None:
+    lines = render(two(), width=40).splitlines()
+    assert max(len(line) for line in lines if line.startswith(("cluster", "!", "  "))) <= 40
+
+
+def test_what_is_true_of_several_policies_is_said_once_with_the_range_of_its_numbers() -> None:
+    notices = [("a", "12 of 1,300 late"), ("b", "early"), ("c", "9.5 of 1,300 late"), ("a", "late")]
+    assert fold(notices) == ["a, c: 9.5 to 12 of 1,300 late", "b: early", "a: late"]
+    text = render(two(), width=200)
+    assert "! tiny, strict: only 2 to 3 requests completed; a p99 is then one request" in text.splitlines()
+
+
+def test_what_a_comparison_says_of_two_policies_is_not_said_again_of_one() -> None:
+    columns = {name: column[:3] for name, column in tiny_columns().items()}  # a, b and c: nothing is rejected
+    part = {"trace": tiny_trace().select(max_requests=3), "columns": columns}
+    other = tiny_policies() | {"router": {"name": "random", "parameters": {}}}
+    lines = render([tiny_run(**part), tiny_run(**part, policy_label="twin", policies=other)], width=400).splitlines()
+    assert "! tiny, twin: its admission never turned a request away" in lines
+    assert sum("pool 100.0 % busy" in line for line in lines) == 1
+
+
+def test_runs_with_one_label_are_told_apart_in_their_notices() -> None:
+    assert "! tiny #1, tiny #2: only 3 requests completed" in render([tiny_run(), tiny_run()], width=200)
+
+
+def test_the_warm_up_notice_says_what_is_of_the_whole_run() -> None:
+    setup = replace(tiny_replay().setup, warmup_ms=5.0)  # a and b arrive before
+    assert (
+        "! tiny: 2 requests of the warm-up left out; only fetches, bytes fetched and streamed, and evictions are of "
+        "the whole run"
+    ) in render(tiny_run(setup=setup), width=200).splitlines()
+
+
+def test_latex_tables_have_labels_of_their_own_and_name_their_package() -> None:
+    text = render(two(), "latex", by="input_tokens")
+    labels = re.findall(r"^\\label\{(.*)\}$", text, re.MULTILINE)
+    assert labels[:2] == ["tab:requests", "tab:goodput"]
+    assert len(set(labels)) == len(labels) == text.count(r"\begin{table}") == 9
+    assert text.startswith("% needs \\usepackage{booktabs}\n")
+    assert not re.search(r"\s\}$", text, re.MULTILINE)
 
 
 def test_a_screen_that_knows_ascii_only_gets_ascii() -> None:

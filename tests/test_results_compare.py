@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_results_tiny import all_rejected, tiny_columns, tiny_replay, tiny_run, tiny_trace
+from test_results_tiny import all_rejected, interrupted, tiny_columns, tiny_policies, tiny_replay, tiny_run, tiny_trace
 
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.advice import admission as admission_of
@@ -120,23 +120,97 @@ def test_a_metric_without_a_better_side_ranks_nothing() -> None:
 
 
 def test_policies_that_decided_identically_are_told_so_with_what_would_part_them() -> None:
-    runs = [tiny_run(), tiny_run(policy_label="twin")]
+    runs = [tiny_run(), tiny_run(policy_label="twin", policies=with_part("router", "random"))]
     assert decided_alike(*runs)
-    [notice] = [line for line in compare(runs).notices if "decided identically" in line]
-    assert notice.startswith("twin and tiny decided identically on all 4 requests; prefill pool 100.0 % busy")
+    assert alike(*runs).startswith("twin and tiny decided identically on all 4 requests; prefill pool 100.0 % busy")
     assert not decided_alike(tiny_run(), b_rejected())
 
 
-def test_the_advice_is_a_speedup_that_saturates_a_pool_and_a_slo_that_binds() -> None:
-    run = tiny_run()
-    loads = run.timeline.set_column(2, run.timeline.schema.field(2), pa.array([0.6] * len(run.timeline)))
-    # prefill is busy all the time, so no higher speedup parts them; the decode load peaks at .6 of 20 ms
-    assert advice(Run(run.manifest, run._tables | {"timeline": loads})) == "; try below --slo tbt:12ms"
-    idle = run.manifest | {"cluster": run.manifest["cluster"] | {"prefill_instances": 4}}
-    # a quarter busy: 4 times as fast; the decode pool would be full at 1 / .6 already
-    assert advice(Run(idle, run._tables | {"timeline": loads})) == (
-        "; expect differences from about --speedup 1.7, or below --slo tbt:12ms"
+def with_part(kind: str, name: str) -> dict[str, Any]:
+    """The tiny run's parts, one of them another policy."""
+    return tiny_policies() | {kind: {"name": name, "parameters": {}}}
+
+
+def alike(*runs: Run) -> str:
+    """What is said of two runs that decided identically."""
+    [notice] = [line for line in compare(runs).notices if "decided identically" in line]
+    return notice
+
+
+def test_evictions_that_decided_identically_are_told_of_the_pool_and_not_of_a_speedup() -> None:
+    other = {"policy_label": "twin", "policies": with_part("eviction", "lfu")}
+    assert alike(tiny_run(), tiny_run(**other)).endswith(
+        "all 4 requests; no block was evicted, so no eviction policy had a choice: try a smaller --pool"
     )
+    full = {"counters": {"evictions": 7}}
+    assert alike(tiny_run(**full), tiny_run(**other, **full)).endswith(
+        "all 4 requests; 7 blocks evicted without a difference: try a smaller --pool"
+    )
+
+
+def test_the_same_policy_twice_is_told_so() -> None:
+    assert alike(tiny_run(), tiny_run()).endswith("all 4 requests: they are the same policies with the same parameters")
+
+
+def loaded(run: Run, prefill_instances: int, slo_ttft_ms: float, load: float) -> Run:
+    """A run on more prefill instances, under another TTFT SLO, with a prefill load that is given."""
+    cluster = run.manifest["cluster"] | {"prefill_instances": prefill_instances}
+    setup = run.manifest["setup"] | {"slo.ttft_ms": slo_ttft_ms}
+    loads = run.timeline.set_column(1, run.timeline.schema.field(1), pa.array([load] * len(run.timeline)))
+    return Run(run.manifest | {"cluster": cluster, "setup": setup}, run._tables | {"timeline": loads})
+
+
+@pytest.mark.parametrize(
+    ("instances", "slo_ttft_ms", "load", "words"),
+    [
+        # busy all of the 6 ms: it falls behind already, and a higher speedup is no new case
+        (1, 0.6, 0.5, ""),
+        # busy a quarter: at s there are 1.5 ms of work in 6 / s ms; behind by .6 ms when s = 6 / .9 = 6.67
+        (4, 0.6, 0.5, "about --speedup 6.7 (there prefill falls behind by the TTFT SLO), or "),
+        (4, 0.6, 1.0, ""),  # behind by its SLO already
+        (4, 8.5, 0.5, "a higher --speedup, or "),  # 1.5 ms of work are never 8.5 ms behind
+        (4, 1.2, 0.5, "a higher --speedup, or "),  # s = 6 / .3 = 20: too far to tell
+    ],
+)
+def test_the_advice_is_a_speedup_only_where_one_can_be_told(
+    instances: int, slo_ttft_ms: float, load: float, words: str
+) -> None:
+    # the longest decode step takes 12.023 of the 20 ms that the SLO allows
+    assert advice(loaded(tiny_run(), instances, slo_ttft_ms, load)) == f"; try {words}--slo tbt:12ms"
+
+
+def test_a_tbt_slo_that_the_longest_step_breaks_already_is_no_advice() -> None:
+    assert advice(tiny_run(setup=replace(tiny_replay().setup, slo_tbt_ms=12.0))) == ""
+
+
+def test_no_ratio_is_shown_against_an_interrupted_run() -> None:
+    runs = [tiny_run(), Run.from_replay(interrupted()), tiny_run()]
+    comparison = compare(runs)
+    assert comparison.labels == ("tiny #1", "tiny #2", "tiny #3")
+    assert [comparison.ratio("mean_ttft_ms", run) for run in range(3)] == [1, None, 1]
+    assert "tiny #2: interrupted, so no ratio is shown against it" in comparison.notices
+    assert [compare(runs, reference=1).ratio("mean_ttft_ms", run) for run in range(3)] == [None, 1, None]
+
+
+def test_policy_files_whose_code_differs_between_the_runs_are_named() -> None:
+    runs = [tiny_run(), tiny_run(policy_sources={"cache_aware.py": "cd" * 32, "mine.py": "ef" * 32})]
+    assert [line for line in compare(runs).notices if "decided" not in line] == [
+        "the code of policy file cache_aware.py differs between the runs "
+        "(sha256 abababababab in tiny #1; cdcdcdcdcdcd in tiny #2)",
+        "policies of the same names (cache-aware, queue-cap, lru) have different code: tiny #1; tiny #2",
+    ]
+    assert "the same policies" not in alike(*runs)
+    elsewhere = tiny_run(policy_sources={"copy.py": "ab" * 32})  # the same code in another file
+    assert not any("code of" in line or "different code" in line for line in compare([tiny_run(), elsewhere]).notices)
+
+
+def test_rows_are_paired_by_content_where_one_file_lists_them_in_another_order() -> None:
+    trace = replace(tiny_trace(), request_id=None)
+    run, other = tiny_run(trace=trace), tiny_run(trace=replace(trace, source_row=np.array([3, 0, 1, 2])))
+    assert other.requests.column("request_id").to_pylist() == ["3", "0", "1", "2"]
+    pairing = compare([run, other]).pairs[1]
+    assert pairing is not None
+    assert (pairing.both, pairing.differences["ttft_ms"].mean_ms) == (3, 0)
 
 
 def test_an_admission_that_never_fired_is_told_so() -> None:

@@ -178,7 +178,9 @@ def test_a_warm_up_longer_than_the_run_leaves_nothing() -> None:
 def test_an_interrupted_run_lasts_until_it_was_stopped() -> None:
     values = Run.from_replay(interrupted()).metrics()
     assert values["duration_ms"].value == 21
-    assert values["unfinished_requests"].value == 3
+    assert values["unfinished_requests"].value == 2  # a and b; d never arrived
+    assert values["completed_ratio"] == (1 / 3, 3, "ratio", "higher")
+    assert values["offered_rps"].value == 600  # three in the 5 ms from a to c
     assert values["mean_ttft_ms"] == (9, 1, "ms", "lower")  # only c completed
 
 

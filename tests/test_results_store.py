@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_results_tiny import all_rejected, interrupted, tiny_replay, tiny_run, tiny_trace
+from test_results_tiny import all_rejected, interrupted, tiny_policies, tiny_replay, tiny_run, tiny_trace
 
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.records import REQUESTS
@@ -121,7 +121,14 @@ def test_the_manifest_says_what_the_run_was(tmp_path: Path) -> None:
     assert manifest["policy"]["sources"] == {"mine.py": "ab" * 32, "policies/lru.py": "cd" * 32}
     error = "invented numbers, for tests of results and reports"
     assert manifest["cost"] == {"name": "fake", "version": "1", "error": error, "error_short": "invented numbers"}
-    assert manifest["counts"] == {"offered": 4, "completed": 3, "failed": 0, "rejected": 1, "unfinished": 0}
+    assert manifest["counts"] == {
+        "offered": 4,
+        "completed": 3,
+        "failed": 0,
+        "rejected": 1,
+        "unfinished": 0,
+        "not_arrived": 0,
+    }
     assert manifest["policy_decision_us"] == {"p50": 2.5, "p99": pytest.approx(3.97), "n": 4}
     assert manifest["percentile_method"] == "linear"
     assert set(manifest["machine"]) == {"cpu", "cores", "platform", "python", "numpy"}
@@ -145,7 +152,22 @@ def test_an_interrupted_run_is_stored_as_such(tmp_path: Path) -> None:
     folder = Run.from_replay(interrupted()).save(tmp_path)
     assert manifest_of(folder)["status"] == "interrupted"
     assert open_run(folder).interrupted
-    assert any("3 of 4 requests had not ended" in notice for notice in manifest_of(folder)["notices"])
+    # d was never reached; a and b had arrived but not ended
+    counts = {"offered": 3, "completed": 1, "failed": 0, "rejected": 0, "unfinished": 2, "not_arrived": 1}
+    assert manifest_of(folder)["counts"] == counts
+    [notice] = [line for line in manifest_of(folder)["notices"] if "interrupted" in line]
+    assert "3 of 4 requests had arrived" in notice
+    assert "2 had not ended" in notice
+
+
+def test_a_run_names_its_router_admission_and_eviction_with_their_parameters(tmp_path: Path) -> None:
+    odd = tiny_policies() | {
+        "eviction": {"name": "mine", "parameters": {"share": np.float64("inf"), "size": np.int64(3)}}
+    }
+    parts = manifest_of(tiny_run(policies=odd).save(tmp_path))["policy"]["parts"]
+    assert parts["router"] == {"name": "cache-aware", "parameters": {}}
+    assert parts["admission"] == {"name": "queue-cap", "parameters": {"limit": 8}}
+    assert parts["eviction"] == {"name": "mine", "parameters": {"share": None, "size": 3}}
 
 
 # ---- reading

@@ -86,6 +86,15 @@ SEGMENT_NAMES = "instance start_ps first_step steps step_ps growth_ps batch toke
 STAY_NAMES = "request instance join_ps first_step steps"
 
 
+def tiny_policies() -> dict[str, Any]:
+    """Router, admission and eviction with their parameters, as a replay names them."""
+    return {
+        "router": {"name": "cache-aware", "parameters": {}},
+        "admission": {"name": "queue-cap", "parameters": {"limit": 8}},
+        "eviction": {"name": "lru", "parameters": {}},
+    }
+
+
 def tiny_replay(**changes: Any) -> Replay:
     """The replay above; any field can be replaced."""
     fields: dict[str, Any] = {
@@ -94,6 +103,8 @@ def tiny_replay(**changes: Any) -> Replay:
         "policy_label": "tiny",
         "policy_spec": "tiny=cache-aware+queue-cap",
         "policy_sources": {"cache_aware.py": "ab" * 32},
+        "admission": "queue-cap",
+        "policies": tiny_policies(),
         "oracle": False,
         "cost_name": "fake",
         "cost_version": "1",
@@ -115,8 +126,6 @@ def tiny_replay(**changes: Any) -> Replay:
         "interrupted": False,
         "vram_tokens": np.array([0, 1000]),
     }
-    if "admission" in Replay.__dataclass_fields__:
-        fields["admission"] = "queue-cap"
     return Replay(**(fields | changes))
 
 

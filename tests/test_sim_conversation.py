@@ -148,24 +148,22 @@ def test_the_accounts_add_up_and_ttft_is_the_sum_of_its_parts(policy: str) -> No
     assert (c["end_ps"] >= 0).all()
 
 
-def test_two_processes_with_other_hash_seeds_write_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["random+predictive+length-aware", "kvcache-centric:threshold=1+early"])
+def test_two_processes_with_other_hash_seeds_write_the_same_bytes(policy: str, tmp_path: Path) -> None:
     program = (
         "import sys; from mooncake_bench import replay; "
-        "replay(sys.argv[1], policy='random+predictive+length-aware', cluster='4P+2D', speedup=3, slo_tbt_ms=35,"
-        " pool_blocks=1000, max_requests=1500).save(run_dir=sys.argv[2])"
+        "replay(sys.argv[1], policy=sys.argv[3], cluster='4P+2D', speedup=3, slo_tbt_ms=35, pool_blocks=1000,"
+        " max_requests=1500).save(run_dir=sys.argv[2])"
     )
-    found = []
-    for seed in ("1", "2"):
+
+    def hashes(seed: str) -> list[str]:
         folder = tmp_path / seed
-        command = [sys.executable, "-c", program, str(TRACE), str(folder)]
+        command = [sys.executable, "-c", program, str(TRACE), str(folder), policy]
         subprocess.run(command, check=True, cwd=REPO, env=os.environ | {"PYTHONHASHSEED": seed}, timeout=120)
-        found.append(
-            [
-                hashlib.sha256((folder / name).read_bytes()).hexdigest()
-                for name in ("requests.parquet", "timeline.parquet")
-            ]
-        )
-    assert found[0] == found[1]
+        tables = ("requests.parquet", "timeline.parquet")
+        return [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in tables]
+
+    assert hashes("1") == hashes("2")
 
 
 def test_the_order_of_policies_is_irrelevant_and_the_trace_stays_as_it_was() -> None:

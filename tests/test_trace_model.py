@@ -151,3 +151,19 @@ def test_selecting_nothing_is_an_error_that_says_where_the_requests_are() -> Non
 def test_max_requests_below_one_is_an_error() -> None:
     with pytest.raises(TraceError, match="max_requests is 0; expected at least 1"):
         Trace.of(ROWS).select(max_requests=0)
+
+
+def test_a_request_without_an_id_is_named_by_its_row_in_the_source_however_sorted_and_selected() -> None:
+    trace = Trace.of([(30.0, 1, 1, [1]), (10.0, 1, 1, [2]), (20.0, 1, 1, [3]), (10.0, 1, 1, [4])])
+    assert trace.request_ids() == ("1", "3", "2", "0")  # by time, equal times in the order given
+    later = trace.select(start_ms=5.0)  # 10 ms after the first and later
+    assert later.request_ids() == ("2", "0")
+    assert later.select(max_requests=1).request_ids() == ("2",)
+    assert pickle.loads(pickle.dumps(later)).request_ids() == ("2", "0")
+    assert Trace.of(ROWS).select(start_ms=10.0).request_ids() == ("1", "2", "3")
+
+
+def test_where_rows_stood_in_a_file_is_no_part_of_the_content() -> None:
+    shuffled = Trace.of([ROWS[3], *ROWS[:3]])
+    assert shuffled.request_ids() == ("1", "2", "3", "0")
+    assert shuffled == Trace.of(ROWS)

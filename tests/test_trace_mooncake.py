@@ -255,6 +255,27 @@ def test_an_unlikely_mean_rate_is_reported(write: Write, gap_ms: float, rate: st
 
 
 @pytest.mark.parametrize(
+    ("stamps", "rate"),
+    [
+        ([0, 0.25, 0.5, 1], "4,000"),  # 4 requests in 1 ms
+        ([at for at in range(30) for _ in range(4)], "4,138"),  # 120 in 29 ms, no fraction
+    ],
+)
+def test_timestamps_that_look_like_seconds_are_noted_unless_the_unit_is_given(
+    write: Write, stamps: list[float], rate: str
+) -> None:
+    path = write("\n".join(line(timestamp=at) for at in stamps))
+    assert load(path).notices[0].startswith(f"timestamps look like seconds: read as ms they are {rate} requests/s;")
+    for unit in ("s", "ms"):
+        assert not any("look like seconds" in notice for notice in load(path, timestamp_unit=unit).notices)
+
+
+@pytest.mark.parametrize("stamps", [[0, 0, 1], [0, 1.5, 3], [0, 0.001, 2.5]])
+def test_a_few_whole_or_far_enough_milliseconds_are_believed(write: Write, stamps: list[float]) -> None:
+    assert not load(write("\n".join(line(timestamp=at) for at in stamps))).notices
+
+
+@pytest.mark.parametrize(
     ("unit", "stamps", "expected_ms"),
     [
         ("s", [2, 2.5], [0, 500]),

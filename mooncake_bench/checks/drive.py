@@ -142,7 +142,10 @@ class Trial:
     def _replay(self, trace: Trace, **changes: Any) -> Replay:
         from mooncake_bench.sim.replay import run
 
-        return run(trace, self._setup(**changes), policy_dirs=self.policy_dirs)
+        replay = run(trace, self._setup(**changes), policy_dirs=self.policy_dirs)
+        if replay.interrupted:  # a replay keeps what is done on Ctrl-C; half of one says nothing about a policy
+            raise KeyboardInterrupt
+        return replay
 
     def _setup(self, **changes: Any) -> Setup:
         from mooncake_bench.sim.setup import Setup

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mooncake_bench.checks import drive
 from mooncake_bench.errors import BenchError
-from mooncake_bench.plugins import PolicyClass, find, load_file, parse
+from mooncake_bench.plugins import PolicyClass, discover, find, load_file, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +55,7 @@ def check_policy(spec: str, policy: PolicyClass, policy_dirs: Sequence[Path] = (
     """The suite for one policy; what depends on a failed step is left out."""
     trial = drive.Trial(spec, policy, tuple(policy_dirs))
     results = [_result(policy.name, "is documented", partial(_documented, policy)), *_imports(policy)]
+    results += _names(policy, policy_dirs)
     for name, check in _steps(trial):
         results.append(_result(policy.name, name, check))
         if results[-1].status == "failed":
@@ -107,6 +108,15 @@ def _imports(policy: PolicyClass) -> list[Check]:
         advice = f"it imports {', '.join(unseeded)}: use the rng given to start() and cluster.now_ms instead"
         found.append(Check(policy.name, "is repeatable", "warning", advice))
     return found or [Check(policy.name, "imports only the policy API", "passed")]
+
+
+def _names(policy: PolicyClass, policy_dirs: Sequence[Path]) -> list[Check]:
+    """A warning when a SPEC with the policy's name means another one."""
+    owner = discover(policy_dirs).get(policy.name)
+    if owner is None or owner.error or owner.file.resolve() == policy.file.resolve():
+        return []
+    advice = f"{policy.name!r} is also the name of {owner.file.name}, which -p {policy.name} means: choose another"
+    return [Check(policy.name, "has a name of its own", "warning", advice)]
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -20,7 +20,7 @@ EXAMPLES = (
 
 @options.takes(
     options.runs_argument(),
-    option("force", bool, ("--force",), "Compare even where trace, block size or SLOs differ [default: off]", False),
+    option("force", bool, ("--force",), "Compare even runs of different work [default: off]", False),
     options.by_option(),
     options.out_option("Folder in which numbers, names and @last are looked up"),
     options.format_option(),
@@ -28,7 +28,9 @@ EXAMPLES = (
 def compare(**given: Any) -> None:
     """Compare stored runs of the same work, paired by request.
 
-    Runs whose trace, block size or SLOs differ are refused: their difference would not be the policy's.
+    Runs whose trace, block size, SLOs, TBT metric, first gap or warm-up differ are refused: their difference would not
+    be the policy's. Numbers and @last follow the order in which runs are stored; where commands run in parallel, give
+    each a --name and compare by that.
     """
     shown = options.chosen_format(given["format"])
     from mooncake_bench.report.tables import render

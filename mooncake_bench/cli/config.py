@@ -6,6 +6,7 @@ for the same setting are refused.
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.cli.scenario import FIRST_RUN
+from mooncake_bench.cli.sizes import SIZES, resolve_sizes
 from mooncake_bench.errors import SetupError
-from mooncake_bench.sim.setup import Setup, Size, fields_from, flatten, parse_size, parse_slo, settings, toml_lines
+from mooncake_bench.sim.setup import Setup, fields_from, flatten, parse_slo, settings, toml_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mooncake_bench.plugins import PolicySet
     from mooncake_bench.trace import Trace
-
-_SIZES = {"pool_blocks": "blocks", "vram_tokens": "tokens"}  # field -> its unit, also that of a bare number
 
 
 @dataclass
@@ -34,6 +34,8 @@ class Plan:
     values: dict[str, Any] = field(default_factory=dict)
     notice: str | None = None  # what the first-run scenario chose
     stored_sha256: str | None = None  # of the trace as replayed by the run that is repeated
+    stored_policy: str = ""  # SPEC of that run
+    stored_sources: frozenset[str] = frozenset()  # sha256 of its policy files
     asked: frozenset[str] = frozenset()  # setup fields that a flag or --set names: these must have an effect
 
     @property
@@ -50,16 +52,12 @@ class Plan:
 
     def draft(self) -> Setup:
         """The setup of the first policy before sizes are resolved, enough to load the trace. Raises SetupError."""
-        ready = {name: value for name, value in self.values.items() if name not in _SIZES}
+        ready = {name: value for name, value in self.values.items() if name not in SIZES}
         return Setup(**ready, policy=self.policies[0])
 
     def setups(self, block_tokens: int) -> list[Setup]:
         """One setup a policy, sizes resolved for a trace of this block size. Raises SetupError for a bad value."""
-        values = dict(self.values)
-        for name, bare in _SIZES.items():
-            if isinstance(values.get(name), str):
-                size = parse_size(values[name], bare, settings()[name].dotted)
-                values[name] = _count(name, size, block_tokens, self.draft().model)
+        values = resolve_sizes(self.values, block_tokens)
         return [Setup(**values, policy=policy) for policy in self.policies]
 
 
@@ -88,7 +86,7 @@ def refuse_idle_options(plan: Plan, given: Mapping[str, Any]) -> None:
         raise SetupError(f"--node: no effect, every group of {cluster!r} names its node; drop one of the two")
     if given.get("run_dir") and len(plan.policies) > 1:
         raise SetupError(f"--run-dir: holds one run, but {len(plan.policies)} policies are given; use --out DIR")
-    if given.get("run_dir") and given.get("out"):
+    if given.get("run_dir") and given.get("out") and not given.get("from_run"):
         raise SetupError("--out: no effect beside --run-dir, which is the whole path; drop one of the two")
     _check_name(given.get("name"))
     if given.get("by") and given.get("format") == "csv":
@@ -96,7 +94,8 @@ def refuse_idle_options(plan: Plan, given: Mapping[str, Any]) -> None:
     if given.get("quiet") and given.get("verbose"):
         raise SetupError("-q and -v contradict each other; drop one of the two")
     if given.get("dry_run"):
-        idle = [flag for flag, name in _RUN_ONLY.items() if given.get(name)]
+        locates = ("--out",) if given.get("from_run") else ()  # the run that --from names lies in it
+        idle = [flag for flag, name in _RUN_ONLY.items() if given.get(name) and flag not in locates]
         if idle:
             raise SetupError(f"{idle[0]}: no effect with --dry-run, which replays nothing; drop one of the two")
 
@@ -107,10 +106,11 @@ def _check_name(name: str | None) -> None:
         raise SetupError(f"--name: expected a word that is no number and has no @ in front, got {name!r}")
 
 
-def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping[str, Any]) -> None:
-    """Find what is wrong before the first replay rather than after it. Raises BenchError.
+def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping[str, Any]) -> list[str]:
+    """Find what is wrong before the first replay rather than after it. Raises BenchError; returns notices.
 
-    Every policy and preset loads, labels differ, the window holds requests, the seed is used by something.
+    Every policy and preset loads, labels differ, a repeated run's trace and code are the same, the window holds
+    requests.
     """
     from mooncake_bench import plugins
     from mooncake_bench.hardware.build import build_cost
@@ -119,23 +119,40 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     nodes = [node for _, node in setup.instances]
     build_cost(nodes, setup.model, setup.engine, setup.vram_tokens, setup.nic_gbytes_per_s)
     policies = [plugins.build(each.policy, given.get("policy_dir") or ()) for each in setups]
-    _check_labels([policy.label for policy in policies])
+    _check_labels(policies)
     _check_folders(given.get("policy_dir") or (), policies)
     selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
     _check_repeats(plan, selected, given)
+    _check_same_code(plan, policies, given)
     last_ms = float(selected.arrival_ms[-1]) / setup.speedup
     if setup.warmup_ms > last_ms:
         raise SetupError(f"--warmup: {setup.warmup_ms:g} ms leaves 0 requests, the last arrives at {last_ms:g} ms")
-    if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
-        raise SetupError("--seed: no effect, none of these policies draws random numbers; drop it")
     _check_split(given.get("by"), selected)
     _check_tbt(plan, selected, setup)
+    if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
+        return ["--seed has no effect here: none of these policies draws random numbers"]
+    return []
 
 
-def _check_labels(labels: Sequence[str]) -> None:
-    for label in labels:
-        if labels.count(label) > 1:
-            raise SetupError(f"--policy: {label!r} is given twice; label them, as in a={label} and b={label}")
+def _check_labels(policies: Sequence[PolicySet]) -> None:
+    specs: dict[str, str] = {}
+    for policy in policies:
+        if policy.label in specs:
+            how = f"label them, as in a={specs[policy.label]} and b={policy.spec}"
+            raise SetupError(f"--policy: {policy.label!r} is given twice; {how}")
+        specs[policy.label] = policy.spec
+
+
+def _check_same_code(plan: Plan, policies: Sequence[PolicySet], given: Mapping[str, Any]) -> None:
+    """A run is not repeated with other code than it had, unless the policy is named anew."""
+    if given.get("policy") or not plan.stored_sources or plan.policies != [plan.stored_policy]:
+        return
+    for file, digest in policies[0].sources.items():
+        if digest not in plan.stored_sources:
+            raise SetupError(
+                f"--from {given['from_run']}: policy file {file} is not what that run used (its sha256 is now "
+                f"{digest[:12]}); restore it, or add -p {shlex.quote(policies[0].spec)} to replay it as it is now"
+            )
 
 
 def _check_folders(folders: Sequence[Path], policies: Sequence[PolicySet]) -> None:
@@ -289,6 +306,8 @@ def _repeat(plan: Plan, reference: str, out: Path | None) -> None:
     manifest = runs[0].manifest
     plan.update(*_split({"trace.path": manifest["trace"]["path"], **manifest["setup"]}, f"--from {reference}"))
     plan.stored_sha256 = manifest["trace"]["sha256"]
+    plan.stored_policy = manifest["policy"].get("spec", "")
+    plan.stored_sources = frozenset(manifest["policy"].get("sources", {}).values())
 
 
 def _split(values: Mapping[str, Any], where: str) -> tuple[str | None, list[str], dict[str, Any]]:
@@ -302,21 +321,3 @@ def _split(values: Mapping[str, Any], where: str) -> tuple[str | None, list[str]
         raise SetupError(f"{where}: trace.path: expected text, got {trace!r}")
     fields = fields_from(flat, where)
     return trace, policies, {name: value for name, value in fields.items() if value is not None}
-
-
-def _count(name: str, size: Size, block_tokens: int, model: str) -> int:
-    """A size as whole blocks (the pool) or tokens (VRAM), rounded down. Raises SetupError when nothing is left."""
-    if size.unit == _SIZES[name]:
-        if size.amount != int(size.amount):
-            raise SetupError(f"{_dotted(name)}: expected whole {size.unit}, got {size.amount:g}")
-        return int(size.amount)
-    tokens = size.amount * (block_tokens if size.unit == "blocks" else 1)
-    if size.unit == "bytes":
-        from mooncake_bench.hardware.presets import load_model
-
-        tokens /= load_model(model).kv_bytes_per_token
-    count = int(tokens // block_tokens if _SIZES[name] == "blocks" else tokens)
-    if count < 1:
-        one = f"one block of {block_tokens} tokens" if _SIZES[name] == "blocks" else "one token"
-        raise SetupError(f"{_dotted(name)}: {size.amount:g} {size.unit} hold less than {one}; give more")
-    return count

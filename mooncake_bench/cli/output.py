@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 from typing import Any, TextIO
 
+from mooncake_bench.errors import SetupError
 from mooncake_bench.report.letters import shows_all
 
 # What a terminal that knows ASCII only gets instead.
@@ -22,27 +24,57 @@ _ASCII = str.maketrans(
 
 
 def answer(text: str) -> None:
-    """The answer of a command."""
-    _write(sys.stdout, text)
+    """The answer of a command. Raises SetupError where stdout cannot take it."""
+    stream: TextIO | None = sys.stdout
+    if stream is None:  # closed by whoever started us
+        raise SetupError("the answer cannot be written: stdout is closed; redirect it to a file, or to /dev/null")
+    try:
+        _write(stream, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        silence(stream)
+        raise SetupError(f"the answer cannot be written to stdout: {error.strerror or error}") from None
 
 
 def note(text: str) -> None:
-    """Anything but the answer: notices, paths, progress in words."""
-    _write(sys.stderr, text)
+    """Anything but the answer: notices, paths, progress in words. Lost, without harm, where stderr takes nothing."""
+    stream: TextIO | None = sys.stderr
+    if stream is None:
+        return
+    try:
+        _write(stream, text)
+    except OSError:
+        silence(stream)
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is still in a broken stream's buffer go nowhere, rather than fail once more when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def policies_print_to_stderr() -> contextlib.AbstractContextManager[Any]:
+    """While a policy's code runs: what it prints must not end in the answer."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def screen() -> dict[str, Any]:
     """What stdout can show, as a table's renderer wants to know it."""
     return {
         "width": shutil.get_terminal_size().columns,
-        "encoding": sys.stdout.encoding,
-        "color": sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+        "encoding": _encoding(),
+        "color": sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
     }
 
 
 def json_answer(value: Any) -> str:
     """A value as strict JSON that stdout can carry: where it cannot show every letter, they are escaped."""
-    return json.dumps(value, indent=2, ensure_ascii=not shows_all(sys.stdout.encoding), allow_nan=False)
+    return json.dumps(value, indent=2, ensure_ascii=not shows_all(_encoding()), allow_nan=False)
+
+
+def _encoding() -> str:
+    return sys.stdout.encoding if sys.stdout is not None else "utf-8"
 
 
 def _write(stream: TextIO, text: str) -> None:

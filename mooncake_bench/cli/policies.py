@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import render_list
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, note
+from mooncake_bench.cli.output import answer, note, policies_print_to_stderr
 from mooncake_bench.errors import PolicyError, SetupError
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def list_policies(**given: Any) -> None:
     shown = options.chosen_format(given["format"])
     from mooncake_bench.plugins import discover
 
-    found = discover(given["policy_dir"] or ())
+    with policies_print_to_stderr():
+        found = discover(given["policy_dir"] or ())
     usable = [policy for policy in found.values() if policy.error is None]
     items = [_item(policy) for policy in sorted(usable, key=lambda policy: (_ORDER[policy.kinds[0]], policy.name))]
     answer(render_list("Policies", [_narrow(item) for item in items] if shown == "table" else items, shown))
@@ -70,11 +71,12 @@ def show(**given: Any) -> None:
 
     part = parse(given["name"]).parts[0]
     _refuse_idle_folders(given["name"], part.is_file, given["policy_dir"])
-    if part.is_file:
-        path = Path(part.target)
-        policy = choose(load_file(path), part.class_name, path)
-    else:
-        policy = find(part.target, given["policy_dir"] or ())
+    path = Path(part.target)
+    with policies_print_to_stderr():
+        if part.is_file:
+            policy = choose(load_file(path), part.class_name, path)
+        else:
+            policy = find(part.target, given["policy_dir"] or ())
     answer("\n".join(_description(policy)))
 
 
@@ -116,7 +118,8 @@ def check(**given: Any) -> None:
     from mooncake_bench.plugins import parse
 
     _refuse_idle_folders(given["file"], parse(given["file"]).parts[0].is_file, given["policy_dir"])
-    results = check_file(given["file"], given["policy_dir"] or ())
+    with policies_print_to_stderr():
+        results = check_file(given["file"], given["policy_dir"] or ())
     items = [{"policy": r.policy, "result": r.status, "check": r.name, "detail": r.detail} for r in results]
     answer(render_list("Checks", items, shown))
     failed = [result for result in results if result.status == "failed"]
@@ -134,12 +137,22 @@ def new(**given: Any) -> None:
     """Write a policy file that works, and its test, to start from. Existing files are never overwritten."""
     from mooncake_bench.checks.template import file_name, template
 
+    _refuse_taken(given["name"])
     sources = template(given["kind"], given["name"])
     file = file_name(given["name"])
     for path, text in zip((given["directory"] / file, given["directory"] / f"test_{file}"), sources, strict=True):
         _write_new(path, text)
         answer(str(path))
     note(f"check it with: mooncake-bench policies check {given['directory'] / file}")
+
+
+def _refuse_taken(name: str) -> None:
+    from mooncake_bench.plugins import discover
+
+    with policies_print_to_stderr():
+        taken = discover().get(name)
+    if taken is not None and taken.error is None:
+        raise PolicyError(f"policy name {name!r} is taken by {taken.file.name} ({taken.kinds[0]}); choose another")
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ LABEL_LETTERS = 30  # of a policy's SPEC, which may be a long path
 @contextmanager
 def progress_bar(label: str, quiet: bool) -> Iterator[Progress | None]:
     """A bar with rate and time left, called with (requests done, of, simulated ms); None without a terminal."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -14,8 +14,9 @@ from mooncake_bench.cli import options
 from mooncake_bench.cli.config import check_plan, plan_toml, refuse_idle_options, resolve_plan
 from mooncake_bench.cli.decisions import decision_lines
 from mooncake_bench.cli.options import Commands, Example, argument, option
-from mooncake_bench.cli.output import answer, note, screen
+from mooncake_bench.cli.output import answer, note, policies_print_to_stderr, screen
 from mooncake_bench.cli.progress import progress_bar
+from mooncake_bench.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,6 +104,7 @@ def replay(**given: Any) -> None:
     The answer goes to stdout; notices, progress and the path of each run folder go to stderr.
     """
     from mooncake_bench.report.tables import render
+    from mooncake_bench.results.store import check_place
     from mooncake_bench.trace import load
 
     plan = resolve_plan(given["trace"], given)
@@ -111,12 +113,14 @@ def replay(**given: Any) -> None:
     draft = plan.draft()
     trace = load(plan.path, draft.block_tokens, draft.timestamp_unit)
     setups = plan.setups(trace.block_tokens)
-    check_plan(plan, trace, setups, given)
-    _tell(given, [*([plan.notice] if plan.notice else []), *trace.notices])
+    with policies_print_to_stderr():
+        notices = check_plan(plan, trace, setups, given)
+    _tell(given, [*([plan.notice] if plan.notice else []), *trace.notices, *notices])
     if given["dry_run"]:
         answer(plan_toml(plan.path, setups))
         return
-    with _profile(given["profile"]):
+    check_place(given["out"] or OUT, given["run_dir"])
+    with _profile(given["profile"]), policies_print_to_stderr():
         runs = _replay_all(plan.path, trace, setups, given)
     answer(render(runs, shown, by=given["by"], **screen()))
     raise typer.Exit(_exit_code(runs))
@@ -155,6 +159,10 @@ def _profile(path: Path | None) -> Iterator[None]:
         return
     import cProfile
 
+    try:
+        path.touch()  # found out now, not after the replays
+    except OSError as error:
+        raise SetupError(f"--profile {path}: cannot be written: {error.strerror}; name another file") from None
     profile = cProfile.Profile()
     try:
         with profile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +81,26 @@ def info(**given: Any) -> None:
         answer(json_answer(facts))
     elif shown == "table":
         answer("\n\n".join(_sections(facts)))
+    elif shown == "csv":
+        answer(_csv(facts))
     else:
         items = [{"fact": fact, "value": value} for fact, value in _lines(facts)]
         answer(render_list(f"Trace {trace.name}", items, shown))
+
+
+def _csv(facts: dict[str, Any]) -> str:
+    """One plain number or text a line, under a dotted key; what is not defined is empty."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([("key", "value"), *_flat(facts)])
+    return out.getvalue()
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
 
 
 def _sections(facts: dict[str, Any]) -> Iterator[str]:

@@ -38,6 +38,14 @@ class _Chosen:
     part: Part
     policy: PolicyClass
 
+    @property
+    def label(self) -> str:
+        """As in the SPEC, with the policy's name in place of a file and its folders."""
+        if not self.part.is_file:
+            return self.part.text
+        parameters = ",".join(f"{key}={value}" for key, value in self.part.parameters.items())
+        return f"{self.policy.name}:{parameters}" if parameters else self.policy.name
+
     def make(self) -> Policy:
         return self.policy.make(self.part.parameters)
 
@@ -49,7 +57,8 @@ def build(spec: str, policy_dirs: Sequence[Path] = ()) -> PolicySet:
     """
     parsed = parse(spec)
     shelf = _Shelf(policy_dirs)
-    chosen = _by_kind([_Chosen(part, shelf.find(part)) for part in parsed.parts], spec)
+    named = [_Chosen(part, shelf.find(part)) for part in parsed.parts]
+    chosen = _by_kind(named, spec)
     for kind, name in DEFAULTS.items():
         if kind not in chosen:
             part = Part(name, name)
@@ -57,7 +66,7 @@ def build(spec: str, policy_dirs: Sequence[Path] = ()) -> PolicySet:
     used = list({id(one): one for one in chosen.values()}.values())
     made = {id(one): one.make() for one in used}  # an eviction too, so that its faults show now
     return PolicySet(
-        label=parsed.label,
+        label=parsed.label if parsed.labelled else "+".join(one.label for one in named),
         spec=parsed.text,
         router=cast("Router", made[id(chosen["router"])]),
         admission=cast("Admission", made[id(chosen["admission"])]),

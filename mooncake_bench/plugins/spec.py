@@ -41,6 +41,11 @@ class Spec:
     label: str
     parts: tuple[Part, ...]
 
+    @property
+    def labelled(self) -> bool:
+        """Whether the text starts with a label of its own."""
+        return self.label != self.text.strip()
+
 
 def parse(text: str) -> Spec:
     """Read a SPEC. Raises PolicyError when it does not follow the grammar."""
@@ -72,6 +77,9 @@ def _split_label(piece: str, text: str) -> tuple[str | None, str]:
     head = piece.split(":")[0]
     match = _LABEL.match(piece) if "=" in head else None
     if match is None:
+        if "=" in head and not _FILE.fullmatch(piece):  # the path of a file may hold one
+            label = head.split("=")[0].strip()
+            raise _bad(text, f"label {label!r}: use letters, digits, spaces and _ . @ - in a label, a letter first")
         return None, piece
     if not match["label"]:
         raise _bad(text, "the label before '=' is empty")

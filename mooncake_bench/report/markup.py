@@ -65,15 +65,27 @@ def _md(text: str) -> str:
 
 def latex(report: Report) -> str:
     """One ``table`` a sheet; needs the package booktabs."""
-    head = [f"% {clean(line)}" for line in report.head]
+    head = [r"% needs \usepackage{booktabs}", *(f"% {clean(line)}" for line in report.head)]
     notices = [f"% notice: {clean(notice)}" for notice in report.notices]
-    return "\n".join([*head, *notices, *(line for sheet in report.sheets for line in _latex_table(sheet))]) + "\n"
+    labels = _tex_labels([sheet.title for sheet in report.sheets])
+    tables = [line for sheet, label in zip(report.sheets, labels, strict=True) for line in _latex_table(sheet, label)]
+    return "\n".join([*head, *notices, *tables]) + "\n"
 
 
-def _latex_table(sheet: Sheet) -> Iterable[str]:
+def _tex_labels(titles: Sequence[str]) -> list[str]:
+    """A name to refer to each table by: the letters and digits of its title up to any detail, numbered where taken."""
+    names = ["-".join(re.findall(r"[a-z0-9]+", re.split("[:,]", title.lower())[0])) or "table" for title in titles]
+    return [
+        f"tab:{name}" if name not in names[:i] else f"tab:{name}-{names[:i].count(name) + 1}"
+        for i, name in enumerate(names)
+    ]
+
+
+def _latex_table(sheet: Sheet, label: str) -> Iterable[str]:
     yield ""
     yield r"\begin{table}"
-    yield rf"\caption{{{_tex(sheet.title)}. {' '.join(_tex(note) + '.' for note in sheet.notes)}}}"
+    yield rf"\caption{{{' '.join(_tex(line) + '.' for line in (sheet.title, *sheet.notes))}}}"
+    yield rf"\label{{{label}}}"
     yield rf"\begin{{tabular}}{{l{'r' * (len(sheet.headers) - 1)}}}"
     yield r"\toprule"
     yield " & ".join(_tex(header) for header in sheet.headers) + r" \\"

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mooncake_bench.report.notices import fold
 from mooncake_bench.results.headline import headline
 from mooncake_bench.results.split import split
 from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, rate, share, significant, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mooncake_bench.results.compare import Comparison, Difference, Pairing
     from mooncake_bench.results.metrics import Value
@@ -59,9 +60,17 @@ def report(comparison: Comparison, by: str | None = None) -> Report:
         sheets.append(_paired(comparison, order))
     if by is not None:
         sheets += [_split(comparison, i, by) for i in order]
-    seen = [notice for i in order for notice in comparison.runs[i].notices]
+    seen = [(comparison.labels[i], text) for i in order for text in _notices(comparison, i)]
     head = headline(comparison.runs[comparison.reference])
-    return Report(tuple(head), tuple(sheets), tuple(dict.fromkeys([*comparison.notices, *seen])))
+    return Report(tuple(head), tuple(sheets), tuple(dict.fromkeys([*comparison.notices, *fold(seen)])))
+
+
+def _notices(comparison: Comparison, run: int) -> Iterator[str]:
+    """A run's notices without the label, which may not tell it from another, and without what was said already."""
+    for notice in comparison.runs[run].notices:
+        text = notice.removeprefix(f"{comparison.runs[run].label}: ")
+        head, _, detail = text.partition("; ")
+        yield head if detail and any(line.endswith(f"; {detail}") for line in comparison.notices) else text
 
 
 def _reference_first(comparison: Comparison) -> list[int]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 # What an encoding that lacks them shows instead.
+NARROWEST = 20  # columns: text is wrapped to no less
+WHOLE_NAME = 16  # columns: a shorter policy name is never broken
 _PLAIN = str.maketrans({"×": "x", "–": "-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "−": "-", "’": "'"})
 
 
@@ -76,8 +78,9 @@ def screen(content: Report, width: int | None = None, encoding: str | None = "ut
     from rich.console import Console
 
     out = io.StringIO()
+    shown = max(NARROWEST, width or Console().width)
     console = Console(
-        file=out, width=width, force_terminal=color, color_system="auto" if color else None, highlight=False,
+        file=out, width=shown, force_terminal=color, color_system="auto" if color else None, highlight=False,
         markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
     unicode = shows_all(encoding)
@@ -106,13 +109,24 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 def _print_sheet(console: Console, sheet: Sheet, *, unicode: bool) -> None:
     console.print(markup.clean(sheet.title), style="bold")
-    console.print(_table(sheet, console.width, unicode=unicode))
+    width = console.width
+    table = _table(sheet, width, unicode=unicode)
+    console.width = max(width, _needed(table, console))  # a digit cut off is worse than a line too long
+    console.print(table)
+    console.width = width
     for note in sheet.notes:
         _line(console, note, "dim")
 
 
+def _needed(table: Table, console: Console) -> int:
+    """The width at which every column has its least width."""
+    least = sum(column.min_width or 0 for column in table.columns)
+    gaps = len(table.columns) * (table.padding[1] + 1)  # the padding, and what the box puts between columns
+    return least + gaps
+
+
 def _table(sheet: Sheet, width: int, *, unicode: bool) -> Table:
-    """The first column gives way when the screen is narrow, and the gaps between columns before it."""
+    """The first column gives way when the screen is narrow, and the gaps between columns before it; numbers never."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -125,7 +139,8 @@ def _table(sheet: Sheet, width: int, *, unicode: bool) -> Table:
         header_style="bold",
     )  # fmt: skip
     for i, header in enumerate(cells[0]):
-        table.add_column(header, justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
+        least = widest[i] if i else min(widest[0], WHOLE_NAME)
+        table.add_column(header, justify="right" if i else "left", no_wrap=bool(i), overflow="fold", min_width=least)
     for row in cells[1:]:
         table.add_row(*row)
     return table

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mooncake_bench.results.facts import Facts, arrived
+from mooncake_bench.results.gaps import PS_PER_MS
 from mooncake_bench.results.records import TOO_LARGE
 from mooncake_bench.results.words import counted, decimal, share
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 MANY_UNMEASURED = 0.05  # share of one-token answers above which a TBT says little
 FEW = 100  # completions below which a p99 is one request
+FARTHEST = 10  # times this run's speedup beyond which an estimate from it says little
 ADMIT_ALL = "accept-all"
 # For runs whose manifest does not name its admission, the SPEC has to.
 ADMISSIONS = ("baseline", "early", "predictive", "predictive-request", "queue-cap", "deadline")
@@ -29,9 +32,12 @@ def notices(run: Run) -> list[str]:
 def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
     label, offered = run.label, _number(values, "offered_requests")
     completed, failed = _number(values, "completed_requests"), _number(values, "failed_requests")
+    reached = arrived(run.manifest, run.requests)
     if run.interrupted:
-        unfinished = _number(values, "unfinished_requests")
-        yield f"{label}: interrupted; {unfinished:,.0f} of {offered:,.0f} requests had not ended: numbers are partial"
+        yield (
+            f"{label}: interrupted; {reached.sum():,} of {len(reached):,} requests had arrived, and every number is of "
+            f"those; {_number(values, 'unfinished_requests'):,.0f} had not ended"
+        )
     if run.manifest["policy"].get("oracle"):
         yield f"{label}: an oracle, it sees the output lengths; no real scheduler could decide so"
     if not completed:
@@ -42,8 +48,11 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
         yield f"{label}: {counted(failed, 'request')} failed: {TOO_LARGE} (--vram, --cluster)"
     if (unmeasured := _number(values, "n_tbt_unmeasured")) > MANY_UNMEASURED * completed:
         yield f"{label}: {counted(unmeasured, 'completed request')} without a token gap; their TBT is not judged"
-    if left_out := len(run.requests) - offered:
-        yield f"{label}: {counted(left_out, 'request')} of the warm-up left out of every number"
+    if left_out := int(reached.sum() - offered):
+        yield (
+            f"{label}: {counted(left_out, 'request')} of the warm-up left out; only fetches, bytes fetched and "
+            "streamed, and evictions are of the whole run"
+        )
     if offered and never_fired(run):
         yield f"{label}: its admission never turned a request away; {pools(run)}{advice(run)}"
 
@@ -74,26 +83,53 @@ def pools(run: Run) -> str:
 
 
 def advice(run: Run) -> str:
-    """What would make an admission act: a speedup that saturates a pool, or a TBT SLO that binds."""
-    speedup = saturating_speedup(run)
-    words = f"; expect differences from about --speedup {speedup:g}" if speedup else ""
-    decode = run.metrics()["max_decode_load_ratio"].value
-    if decode and decode < 1:
-        slo = math.floor(decode * float(run.manifest["setup"]["slo.tbt_ms"]))
-        words += f", or below --slo tbt:{slo}ms" if words and slo else f"; try below --slo tbt:{slo}ms" if slo else ""
-    return words
+    """What would make an admission or a router act: a speedup at which prefill falls behind, a TBT SLO that binds."""
+    words = [words for words in (_speedup_words(run), _slo_words(run)) if words]
+    return f"; try {', or '.join(words)}" if words else ""
 
 
-def saturating_speedup(run: Run) -> float | None:
-    """The speedup at which the first pool would have no idle time left (prefill) or no room left (decode), estimated
-    from this run; None when that is not above its own or cannot be told."""
-    values, own = run.metrics(), float(run.manifest["setup"]["speedup"])
-    used = [values[name].value for name in ("prefill_utilisation_ratio", "mean_decode_load_ratio")]
-    most = max((value for value in used if value is not None), default=0)
-    if not most:
+def eviction_advice(run: Run) -> str:
+    """What would make an eviction policy act: a pool that fills."""
+    evicted = run.manifest["counters"].get("evictions") or 0
+    if not evicted:
+        return "; no block was evicted, so no eviction policy had a choice: try a smaller --pool"
+    return f"; {counted(evicted, 'block')} evicted without a difference: try a smaller --pool"
+
+
+def _speedup_words(run: Run) -> str:
+    values = run.metrics()
+    busy, load = values["prefill_utilisation_ratio"].value, values["max_prefill_load_ratio"].value
+    if busy is None or busy >= 1 or load is None or load >= 1:
+        return ""  # it falls behind already: more speed is no new case
+    speedup = overloading_speedup(run)
+    if speedup is None:
+        return "a higher --speedup"
+    return f"about --speedup {speedup:g} (there prefill falls behind by the TTFT SLO)"
+
+
+def overloading_speedup(run: Run) -> float | None:
+    """The speedup at which the prefill pool's backlog reaches the TTFT SLO by the last arrival.
+
+    The work is taken as given and evenly spread: s times as fast, a pool that is now busy for a share b of the span T
+    has b T of work and T / s of time, and is behind by the SLO when b T - T / s is as much. None where that never
+    happens, or so far from this run that the estimate says little.
+    """
+    own, facts = float(run.manifest["setup"]["speedup"]), Facts(run.manifest, run)
+    busy, span_ms = facts.busy_ratio("prefill"), facts.arrival_span_ms
+    if busy is None or span_ms is None:
         return None
-    found = math.ceil(10 * own / most) / 10
-    return found if found > own else None
+    spare = busy - float(run.manifest["setup"]["slo.ttft_ms"]) / span_ms
+    return math.ceil(10 * own / spare) / 10 if spare * FARTHEST > 1 else None
+
+
+def _slo_words(run: Run) -> str:
+    """A TBT SLO that the longest decode step would break."""
+    segments = Facts(run.manifest, run).segments
+    if not len(segments):
+        return ""
+    longest_ms = float((segments.step_ps + segments.growth_ps * (segments.steps - 1)).max()) / PS_PER_MS
+    slo = math.floor(longest_ms)
+    return f"--slo tbt:{slo}ms" if 1 <= slo < float(run.manifest["setup"]["slo.tbt_ms"]) else ""
 
 
 def _number(values: Mapping[str, Value], name: str) -> float:

@@ -75,7 +75,10 @@ class Comparison:
     forced: bool
 
     def ratio(self, name: str, run: int) -> float | None:
-        """A metric of one run over the reference's; None where either is undefined or the reference's is 0."""
+        """A metric of one run over the reference's; None where either is undefined or the reference's is 0, and
+        against a run that was interrupted: it is of other requests."""
+        if run != self.reference and (self.runs[run].interrupted or self.runs[self.reference].interrupted):
+            return None
         mine, base = self.metrics[run][name].value, self.metrics[self.reference][name].value
         return None if mine is None or not base else mine / base
 
@@ -180,9 +183,11 @@ def _column(run: Run, name: str) -> NDArray[Any]:
 
 
 def _matching_rows(base: Run, run: Run) -> tuple[Ints, Ints]:
-    """Row numbers in both runs of the request ids they share."""
+    """Row numbers in both runs of the requests they share: by id, or by row where one trace gives no ids."""
     ours, theirs = base.requests.column("request_id"), run.requests.column("request_id")
-    if ours.equals(theirs):
+    traces = base.manifest["trace"], run.manifest["trace"]
+    without_ids = all(trace.get("request_ids") == "source rows" for trace in traces)
+    if ours.equals(theirs) or (without_ids and traces[0]["sha256"] == traces[1]["sha256"]):
         rows = np.arange(len(ours))
         return rows, rows
     places = {name: row for row, name in enumerate(theirs.to_pylist())}
@@ -226,13 +231,27 @@ def _notices(
             continue
         if decided_alike(base, run):
             same = f"{label} and {name} decided identically on all {counted(len(run.requests), 'request')}"
-            yield f"{same}; {advice.pools(base)}{advice.advice(base)}"
+            yield same + _what_would_part(base, run)
         if paired.only_reference or paired.only_this:
             apart.append(f"{label} {paired.only_this:,} more and {paired.only_reference:,} fewer")
     if apart:
         counts = ", ".join(apart)
         yield f"not the same requests completed as under {name} ({counts}): latencies alone do not rank them"
+    partial = [label for run, label in zip(runs, labels, strict=True) if run.interrupted]
+    if partial and len(runs) > 1:
+        yield f"{', '.join(partial)}: interrupted, so no ratio is shown against it"
     yield from _other_settings(runs)
+    yield from _other_sources(runs, labels)
+
+
+def _what_would_part(base: Run, run: Run) -> str:
+    """Under what other conditions the parts in which two policies differ would matter."""
+    ours, theirs = (each.manifest["policy"].get("parts") or {} for each in (base, run))
+    apart = {kind for kind in {*ours, *theirs} if ours.get(kind) != theirs.get(kind)}
+    if ours and theirs and not apart and _code(base) == _code(run):
+        return ": they are the same policies with the same parameters"
+    words = advice.eviction_advice(base) if "eviction" in apart else ""
+    return words if apart == {"eviction"} else f"; {advice.pools(base)}{advice.advice(base)}{words}"
 
 
 def decided_alike(base: Run, run: Run) -> bool:
@@ -252,3 +271,28 @@ def _other_settings(runs: Sequence[Run]) -> Iterator[str]:
     versions = [str(run.manifest.get("simulator_version")) for run in runs]
     if len(set(versions)) > 1:
         yield f"the runs come from different simulator versions: {', '.join(versions)}"
+
+
+def _other_sources(runs: Sequence[Run], labels: Sequence[str]) -> Iterator[str]:
+    """Policy files whose code is not the same in all runs that used them."""
+    found: dict[str, dict[str, list[str]]] = {}
+    named: dict[tuple[str, ...], dict[frozenset[str], list[str]]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        for name, digest in (run.manifest["policy"].get("sources") or {}).items():
+            found.setdefault(name, {}).setdefault(digest, []).append(label)
+        if parts := run.manifest["policy"].get("parts"):
+            names = tuple(part["name"] for part in parts.values())
+            named.setdefault(names, {}).setdefault(_code(run), []).append(label)
+    for name, users in sorted(found.items()):
+        if len(users) > 1:
+            shown = "; ".join(f"{_shown(digest)} in {', '.join(each)}" for digest, each in users.items())
+            yield f"the code of policy file {name} differs between the runs (sha256 {shown})"
+    for names, codes in named.items():
+        if len(codes) > 1:
+            shown = "; ".join(", ".join(each) for each in codes.values())
+            yield f"policies of the same names ({', '.join(names)}) have different code: {shown}"
+
+
+def _code(run: Run) -> frozenset[str]:
+    """The hashes of a run's policy files, whatever their names."""
+    return frozenset((run.manifest["policy"].get("sources") or {}).values())

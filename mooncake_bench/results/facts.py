@@ -1,6 +1,7 @@
 """A run's tables as numpy columns, restricted to the requests that count; what metrics are computed from.
 
-The population is every request that arrived after the warm-up (and, when a table is split, belongs to the group).
+The population is every request that arrived after the warm-up (and, when a table is split, belongs to the group). A
+request that an interrupted replay never reached did not arrive.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ class Tables(Protocol):
     def segments(self) -> pa.Table: ...
     @property
     def stays(self) -> pa.Table: ...
+
+
+def arrived(manifest: Mapping[str, Any], requests: pa.Table) -> Bools:
+    """Which requests the replay reached, one truth a row: all, unless it was interrupted.
+
+    A policy decides when a request arrives, so one that arrived has a route or a status.
+    """
+    if manifest["status"] != "interrupted":
+        return np.ones(len(requests), np.bool_)
+    decided: Bools = requests.column("prefill_instance").is_valid().to_numpy()
+    return decided | np.asarray(requests.column("status").to_numpy() != "unfinished", np.bool_)
 
 
 class Rejections(NamedTuple):
@@ -73,7 +85,7 @@ class Facts:
         self._tables = tables
         self.whole = where is None  # False: a group of the requests, for which the pools have no numbers
         arrival = tables.requests.column("arrival_ms").to_numpy()
-        self.counted: Bools = arrival >= float(manifest["setup"]["warmup_ms"])
+        self.counted: Bools = (arrival >= float(manifest["setup"]["warmup_ms"])) & arrived(manifest, tables.requests)
         if where is not None:
             self.counted = self.counted & where
         self._columns: dict[str, NDArray[Any]] = {}

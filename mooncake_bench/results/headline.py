@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.results.words import counted, duration
+from mooncake_bench.sim.setup import parse_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +39,9 @@ def _trace(run: Run, setup: Mapping[str, Any]) -> str:
 def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
     gpus = run.manifest["cluster"]["gpus_per_instance"]
     blocks = run.manifest["trace"]["block_tokens"]
+    nodes = " and ".join(dict.fromkeys(node for _, node in parse_cluster(setup["cluster"], setup["node"])))
     text = (
-        f"cluster {setup['cluster']} ({gpus} GPUs each): {setup['model']} on {setup['node']}, "
+        f"cluster {setup['cluster']} ({gpus} GPUs each): {setup['model']} on {nodes}, "
         f"engine {setup['engine']}, pool {setup['pool.blocks']:,} blocks of {blocks} tokens a prefill node"
     )
     if setup["vram.tokens"] is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from mooncake_bench import __version__
 from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.gaps import PS_PER_MS
-from mooncake_bench.results.records import STATUSES
+from mooncake_bench.results.records import STATUSES, UNFINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,14 +72,23 @@ def build(
 
 
 def _policy(replay: Replay) -> dict[str, Any]:
-    """Label, SPEC, whether it sees output lengths, and the hash of each source file (by name: folders are private)."""
+    """Label, SPEC, its parts with their parameters, whether it sees output lengths, and the hash of each source file.
+
+    Files go by name: folders are private.
+    """
     return {
         "label": replay.policy_label,
         "spec": replay.policy_spec,
-        "admission": getattr(replay, "admission", None),
+        "admission": replay.admission,
+        "parts": {kind: _part(part) for kind, part in replay.policies.items()},
         "oracle": replay.oracle,
         "sources": {_short(path): digest for path, digest in replay.policy_sources.items()},
     }
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's name and parameters, defaults included."""
+    return {"name": part["name"], "parameters": {key: plain(value) for key, value in part["parameters"].items()}}
 
 
 def _short(path: str) -> str:
@@ -93,6 +102,7 @@ def _trace(replay: Replay, path: str | None) -> dict[str, Any]:
         "path": path or trace.name,
         "sha256": trace.sha256,
         "requests": len(trace),
+        "request_ids": "source rows" if trace.request_id is None else "given",
         "block_tokens": trace.block_tokens,
         "metadata": {key: _short(value) for key, value in trace.metadata.items()},
         "notices": list(trace.notices),
@@ -100,9 +110,16 @@ def _trace(replay: Replay, path: str | None) -> dict[str, Any]:
 
 
 def _counts(replay: Replay) -> dict[str, int]:
-    found = np.bincount(replay.columns["status"], minlength=len(STATUSES)).tolist()
+    """What became of the requests that arrived; ``not_arrived``: an interrupted replay never reached them."""
+    status = replay.columns["status"]
+    reached = (status != UNFINISHED) | (replay.columns["prefill_instance"] >= 0) | (not replay.interrupted)
+    found = np.bincount(status[reached], minlength=len(STATUSES)).tolist()
     counts = dict(zip(STATUSES, found, strict=True))
-    return {"offered": len(replay.trace), **{word: counts[word] for word in sorted(counts)}}
+    return {
+        "offered": int(reached.sum()),
+        **{word: counts[word] for word in sorted(counts)},
+        "not_arrived": int((~reached).sum()),
+    }
 
 
 def _decision_us(replay: Replay) -> dict[str, Any]:

@@ -48,7 +48,7 @@ OFFERED = "requests that arrived after the warm-up"
 COMPLETED = "completed requests"
 PREFILLED = "requests whose prefill began"
 POOL = "instances of the pool, over the arrival span"
-RUN = "the whole run"
+RUN = "the whole run, warm-up included"
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:

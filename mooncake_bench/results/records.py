@@ -151,9 +151,7 @@ class _Columns:
     # what it is
 
     def request_id(self) -> pa.Array:
-        if self.trace.request_id is not None:
-            return pa.array(self.trace.request_id, pa.string())
-        return pa.array(np.arange(self.rows)).cast(pa.string())
+        return pa.array(self.trace.request_ids(), pa.string())
 
     def arrival_ms(self) -> tuple[Floats, None]:
         return self.raw["arrival_ps"] / PS_PER_MS, None

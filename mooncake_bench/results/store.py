@@ -42,17 +42,30 @@ def write_run(
 
     Raises ResultError when the place is taken or cannot be written.
     """
+    with _place(out_dir, run_dir) as (parent, folder):
+        _fill(folder, manifest, tables)
+        if run_dir is None:
+            return _take_number(folder, parent, _stem(manifest))
+        folder.rename(run_dir)
+        return run_dir
+
+
+def check_place(out_dir: str | Path = OUT, run_dir: Path | None = None) -> None:
+    """Raises ResultError when :func:`write_run` could not store a run there; to be asked before a long replay."""
+    with _place(out_dir, run_dir):
+        pass
+
+
+@contextmanager
+def _place(out_dir: str | Path, run_dir: Path | None) -> Iterator[tuple[Path, Path]]:
+    """The folder in which a run folder goes, and a temporary folder in it that is gone afterwards."""
     parent = Path(out_dir) if run_dir is None else run_dir.parent
     if run_dir is not None and run_dir.exists():
         raise ResultError(f"--run-dir {run_dir}: already exists and a run is never overwritten; choose another folder")
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with _temporary(parent) as folder:
-            _fill(folder, manifest, tables)
-            if run_dir is None:
-                return _take_number(folder, parent, _stem(manifest))
-            folder.rename(run_dir)
-            return run_dir
+            yield parent, folder
     except OSError as error:
         raise ResultError(f"cannot write a run folder in {str(parent)!r}: {error.strerror or error}") from None
 
@@ -104,11 +117,16 @@ def _stem(manifest: Mapping[str, Any]) -> str:
 
 
 def _numbers(parent: Path) -> dict[int, Path]:
-    """Run folders of ``parent`` by number."""
+    """Numbered folders of ``parent`` by number, whatever they hold: these numbers are taken."""
     if not parent.is_dir():
         return {}
     matches = ((_NUMBERED.fullmatch(item.name), item) for item in parent.iterdir())
     return {int(match[1]): item for match, item in matches if match}
+
+
+def _runs(parent: Path) -> dict[int, Path]:
+    """Run folders of ``parent`` by number; a folder without a manifest is someone else's."""
+    return {number: folder for number, folder in _numbers(parent).items() if (folder / MANIFEST).exists()}
 
 
 # ---- reading
@@ -185,7 +203,7 @@ def resolve_runs(references: Sequence[str], out_dir: str | Path = OUT) -> list[P
 def _resolve(reference: str, out_dir: Path) -> list[Path]:
     if reference.startswith("@"):
         return _last(reference, out_dir)
-    runs = _numbers(out_dir)
+    runs = _runs(out_dir)
     if reference.isdecimal():
         if int(reference) in runs:
             return [runs[int(reference)]]
@@ -207,7 +225,7 @@ def _last(reference: str, out_dir: Path) -> list[Path]:
     match = re.fullmatch(r"@last(?::([1-9]\d*))?", reference)
     if not match:
         raise ResultError(f"{reference!r}: expected @last or @last:N, such as @last:2")
-    runs, wanted = _numbers(out_dir), int(match[1] or 1)
+    runs, wanted = _runs(out_dir), int(match[1] or 1)
     if len(runs) < wanted:
         have = f"only {len(runs)} runs" if runs else "no runs yet"
         raise ResultError(f"{reference}: {have} in {str(out_dir)!r}; make one with: mooncake-bench replay")

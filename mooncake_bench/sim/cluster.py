@@ -63,7 +63,7 @@ class Cluster:
         self._asked: Job | None = None  # its KV has arrived and the admission is being asked: in no table
         state.rebuild = self._fill_tables
         self.policy_ns: list[int] = []
-        self.fetches = 0
+        self.fetches = self.fetched_tokens = 0
         self._kv = cost.kv_bytes_per_token * SCALE  # of one token, in the network's unit
         self._order: Callable[[int, Sequence[Job], int], int] | None = brain.order if brain.orders else None
         if brain.orders:
@@ -176,6 +176,7 @@ class Cluster:
         source = job.fetch_source
         assert source is not None
         self.fetches += 1
+        self.fetched_tokens += job.fetched_tokens
         job.fetch = self.network.start(
             now, source, job.prefill, job.fetched_tokens * self._kv, done=self._fetched, owner=job
         )
@@ -185,7 +186,7 @@ class Cluster:
         assert job.fetch_source is not None
         self.pool.nodes[job.fetch_source].unpin(job.fetch_blocks)
         fetched = set(job.fetch_blocks)
-        self.pool.nodes[job.prefill].set_ready([block for block in job.new_blocks if block in fetched])
+        self.pool.nodes[job.prefill].set_ready([block for block in job.stored if block in fetched])
         node = self.nodes[job.prefill]
         if node.head is job:
             self._next_prefill(node, now)

@@ -219,7 +219,7 @@ def _gather(
     counters: dict[str, int | float] = {
         **cluster.pool.counters(),
         "fetches": cluster.fetches,
-        "fetched_bytes": int(columns["fetched_tokens"].sum()) * cost.kv_bytes_per_token,
+        "fetched_bytes": cluster.fetched_tokens * cost.kv_bytes_per_token,
         "streamed_bytes": int(trace.input_tokens[columns["kv_arrival_ps"] >= 0].sum()) * cost.kv_bytes_per_token,
         "events": cluster.events,
     }

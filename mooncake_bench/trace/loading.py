@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import zlib
 from itertools import islice
 from pathlib import Path
@@ -37,7 +38,8 @@ def load(path_or_name: str | Path, block_tokens: int | None = None, timestamp_un
     if data.startswith(ARROW_MAGIC):
         from mooncake_bench.trace.store import read_arrow
 
-        return read_arrow(data, str(path), block_tokens, timestamp_unit)
+        label = f"bundled trace {str(path_or_name)!r}" if str(path_or_name) in bundled_names() else str(path)
+        return read_arrow(data, label, block_tokens, timestamp_unit)
     return _load_text(path, data, block_tokens, timestamp_unit)
 
 
@@ -104,7 +106,33 @@ def _load_text(path: Path, data: bytes, block_tokens: int | None, timestamp_unit
         if kind.recognises(source.head):
             return finish(kind.read(source), _name(path), block_tokens, timestamp_unit)
     known = "; ".join(kind.DESCRIPTION for kind in all_formats())
-    raise TraceError(f"{label}, line 1: found {_first_line(text)}; expected an Arrow trace of this tool, or {known}")
+    raise TraceError(
+        f"{label}, line 1: found {_first_line(text)}; expected an Arrow trace of this tool, or {known}{_renames(text)}"
+    )
+
+
+def _renames(text: bytes) -> str:
+    """A hint that says which keys of a first line in JSON to rename, when none has the name it should have."""
+    from mooncake_bench.trace.formats.mooncake import FIELDS
+
+    try:
+        row = json.loads(text.strip().split(b"\n", 1)[0])
+    except ValueError:
+        return ""
+    if not isinstance(row, dict):
+        return ""
+    renames = [
+        f"{key!r} to {field!r}"
+        for field in FIELDS.required
+        for key in row
+        if _plain(key) in map(_plain, (field, *FIELDS.other_names[field]))
+    ]
+    missing = ", ".join(FIELDS.required)
+    return f"; rename {', '.join(renames)}" if renames else f"; its keys have other names: expected {missing}"
+
+
+def _plain(key: str) -> str:
+    return "".join(filter(str.isalnum, key)).lower()
 
 
 def _name(path: Path) -> str:

@@ -31,7 +31,7 @@ class Trace:
 
     Row ``i`` owns ``block_ids[block_offsets[i]:block_offsets[i + 1]]``: the prefix-chained ids of its prompt's
     blocks, head first, ``ceil(input_tokens / block_tokens)`` of them, the last one possibly partial. Two traces
-    are equal when their columns are; name, metadata and notices do not count.
+    are equal when their columns are; name, metadata, notices and where rows stood in a file do not count.
 
     The constructor trusts its caller (the readers check); :meth:`of` builds and checks a trace from plain rows.
     """
@@ -43,14 +43,16 @@ class Trace:
     block_offsets: Ints  # (n + 1,)
     block_ids: Ints  # (m,) 0 .. 2**63 - 1
     block_tokens: int = DEFAULT_BLOCK_TOKENS
-    request_id: tuple[str, ...] | None = None  # None: the row numbers
+    request_id: tuple[str, ...] | None = None  # None: the numbers of the source's rows
     session_id: Ints | None = None  # (n,) NO_SESSION: a request without one
     priority: Ints | None = None  # (n,)
     metadata: Mapping[str, str] = field(default_factory=dict)  # source, format, how made, units, licence
     notices: tuple[str, ...] = ()  # one-line facts a person should see
+    source_row: Ints | None = None  # (n,) where each row stood in its source, the first is 0; None: here
 
     def __post_init__(self) -> None:
-        for name in ("input_tokens", "output_tokens", "block_offsets", "block_ids", "session_id", "priority"):
+        whole = ("input_tokens", "output_tokens", "block_offsets", "block_ids", "session_id", "priority", "source_row")
+        for name in whole:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _frozen(getattr(self, name), np.int64))
         object.__setattr__(self, "arrival_ms", _frozen(self.arrival_ms, np.float64))
@@ -107,6 +109,13 @@ class Trace:
             digest.update("".join(f"{len(text)}:{text}" for text in self.request_id).encode())
         return digest.hexdigest()
 
+    def request_ids(self) -> tuple[str, ...]:
+        """Each request's id, or the number of its row in the source where the trace gives none."""
+        return tuple(map(str, self._places().tolist())) if self.request_id is None else self.request_id
+
+    def _places(self) -> Ints:
+        return np.arange(len(self)) if self.source_row is None else self.source_row
+
     def blocks(self, row: int) -> Ints:
         """The block ids of one row's prompt, head first (a view)."""
         return self.block_ids[self.block_offsets[row] : self.block_offsets[row + 1]]
@@ -152,6 +161,7 @@ class Trace:
             priority=None if self.priority is None else self.priority[rows],
             metadata=dict(self.metadata) | {"selected_rows": f"{first}..{end - 1} of {len(self)}"},
             notices=self.notices,
+            source_row=self._places()[rows],
         )
 
 

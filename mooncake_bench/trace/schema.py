@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_TOKENS = 1_000_000_000  # of one prompt or answer: beyond any model, and safe in picosecond arithmetic
 MAX_SPAN_MS = 1e14  # over 3,000 years: numbers of another unit, or of two units in one file
 LOW_RATE_RPS, HIGH_RATE_RPS = 0.01, 10_000.0
+MANY_REQUESTS = 100  # from which whole timestamps, too, are doubted
 COARSE_SHARE = 0.5  # share of requests that arrive together with their predecessor from which a grid is reported
 COARSE_MIN_REQUESTS = 20
 LIKELY_BLOCK_TOKENS = (512, 256, 16, 128, 64, 32, 1024, 2048, 8, 1)
@@ -79,6 +80,8 @@ def finish(raw: RawColumns, name: str, block_tokens: int | None = None, timestam
     arrival_ms, facts = to_arrival_ms(raw.timestamp, timestamp_unit, raw.default_unit, raw.label, notices)
     _check_span(raw, arrival_ms)
     columns = _columns(raw, arrival_ms) if order is None else _reordered(raw, arrival_ms, order)
+    if timestamp_unit == "auto" and facts["timestamp_unit"] == "ms":
+        _suspect_seconds(raw, columns["arrival_ms"], notices)
     _describe_arrivals(columns["arrival_ms"], notices)
     metadata = raw.metadata | facts | {"block_tokens": str(size)}
     return Trace(name=name, block_tokens=size, metadata=metadata, notices=tuple(notices), **columns)
@@ -211,7 +214,20 @@ def _reordered(raw: RawColumns, arrival_ms: Floats, order: NDArray[np.intp]) -> 
         "request_id": None if names is None else tuple(names[row] for row in order),
         "session_id": None if raw.session_id is None else raw.session_id[order],
         "priority": None if raw.priority is None else raw.priority[order],
+        "source_row": order.astype(np.int64),
     }
+
+
+def _suspect_seconds(raw: RawColumns, arrival_ms: Floats, notices: list[str]) -> None:
+    """Notes times that would be more than one request a millisecond: seconds, most likely. Few whole ones may be ms."""
+    n, span_ms = len(arrival_ms), float(arrival_ms[-1])
+    fractions = raw.timestamp.dtype.kind == "f" and bool((raw.timestamp % 1 != 0).any())
+    crowded = n > 2 and 0 < span_ms < n - 1 and n <= HIGH_RATE_RPS * span_ms / 1000  # beyond that: noted as a rate
+    if crowded and (fractions or n >= MANY_REQUESTS):
+        notices.append(
+            f"timestamps look like seconds: read as ms they are {n / span_ms * 1000:,.0f} requests/s; use "
+            "--timestamp-unit s (or ms, if that is right)"
+        )
 
 
 def _describe_arrivals(arrival_ms: Floats, notices: list[str]) -> None:

@@ -216,7 +216,7 @@ def test_new_policy_and_its_test_pass_as_written(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["route", "router", "none", "random", "A_b-3"])
+@pytest.mark.parametrize("name", ["route", "router", "none", "uuid", "A_b-3"])
 def test_new_policy_of_an_awkward_name_passes_the_suite(kind: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / file_name(name)
     path.write_text(template(kind, name)[0], encoding="utf-8")
@@ -237,3 +237,21 @@ def test_unknown_kind_and_unusable_name_are_refused() -> None:
         template("routr", "mine")
     with pytest.raises(PolicyError, match="policy name 'my policy': use a letter, then letters"):
         template("router", "my policy")
+
+
+def test_name_of_another_policy_is_warned_about(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(template("router", "random")[0], encoding="utf-8")
+    (warning,) = [check for check in check_file(path) if check.status == "warning"]
+    assert warning.name == "has a name of its own"
+    assert "uniform_random.py" in warning.detail
+
+
+def test_ctrl_c_ends_the_checks_instead_of_blaming_the_policy(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    source = template("router", "mine")[0].replace(
+        "        cost =", "        if request.row == 100:\n            raise KeyboardInterrupt\n        cost ="
+    )
+    path.write_text(source, encoding="utf-8")
+    with pytest.raises(KeyboardInterrupt):
+        check_file(path)

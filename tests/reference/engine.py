@@ -42,7 +42,7 @@ class Engine:
         self.promised: list[Job] = []  # admitted, KV not yet at the decode instance
         self.now = 0
         self.version = 0  # grows with every change that a view could show
-        self.counters = {"events": 0, "steps": 0, "fetches": 0, "evictions": 0, "refused_blocks": 0}
+        self.counters = {"events": 0, "steps": 0, "fetches": 0, "fetched_bytes": 0, "evictions": 0, "refused_blocks": 0}
         self._events: list[tuple[int, int, int, int, Callable[[], None]]] = []
         self._created = 0
         self.view = View(self)
@@ -146,6 +146,7 @@ class Engine:
         if hits > local:
             self.counters["fetches"] += 1
             total = tokens * self.cost.kv_bytes_per_token
+            self.counters["fetched_bytes"] += total
             job.fetch = self.network.add(self.now, job.route.fetch_from, p, total, None, lambda: self.fetch_end(job))
         self.next_head(node)
 

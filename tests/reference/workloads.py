@@ -119,8 +119,11 @@ def bundled(spec: str) -> Any:
     return found()[part.target].make(part.parameters)
 
 
-def make_requests(seed: int, count: int) -> list[Req]:
-    """Rows of a few conversations: prompts that share beginnings, in bursts. The first rows of a seed are the same."""
+def make_requests(seed: int, count: int, chained: bool = True) -> list[Req]:
+    """Rows of a few conversations: prompts that share beginnings, in bursts. The first rows of a seed are the same.
+
+    Where ids are not ``chained``, a block may follow any other: no real trace is so, but pools then have holes.
+    """
     habits = random.Random(seed)
     pace_ms = habits.choice((1, 5, 20, 60))
     longest = habits.choice((3, 8, 25))
@@ -134,6 +137,8 @@ def make_requests(seed: int, count: int) -> list[Req]:
         new = lot.randint(0 if stem else 1, 4)
         blocks = (*stem, *range(fresh, fresh + new))
         fresh += new
+        if not chained:
+            blocks = tuple(lot.sample(range(12), lot.randint(1, 7)))
         known.append(blocks)
         tokens = BLOCK * len(blocks) - lot.choice((0, 0, 1, 3))
         requests.append(Req(row, now, tokens, lot.choice((1, 1, 2, lot.randint(2, longest))), blocks))
@@ -179,12 +184,14 @@ ALSO = (
 def worlds(draw) -> World:
     prefill, decode = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     count = draw(st.integers(3, 40))
+    router = draw(st.sampled_from(ROUTERS))
+    chained = "ordered" in router or draw(st.integers(0, 5)) > 0  # an order of its own relies on chained ids
     return World(
-        requests=make_requests(draw(st.integers(0, 2**32)), count),
+        requests=make_requests(draw(st.integers(0, 2**32)), count, chained),
         prefill=prefill,
         decode=decode,
         cost=_cost(draw, prefill + decode),
-        router=draw(st.sampled_from(ROUTERS)),
+        router=router,
         admission=draw(st.sampled_from(ADMISSIONS)),
         eviction=draw(st.sampled_from(EVICTIONS)),
         lots=list(random.Random(draw(st.integers(0, 2**16))).choices(range(1000), k=count)),

@@ -1,0 +1,78 @@
+"""Which commands there are. Loaded by :mod:`mooncake_bench.cli.line` once it can catch Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mooncake_bench import __version__
+from mooncake_bench.cli import compare, metrics, policies, replay, traces
+from mooncake_bench.cli.options import Command, Example, examples, write_examples
+from mooncake_bench.cli.output import answer
+
+if TYPE_CHECKING:
+    from mooncake_bench.cli.options import Commands
+
+PROGRAM = "mooncake-bench"
+USAGE_ERROR = 2
+
+
+class Group(TyperGroup):
+    """A group of commands whose help ends with its examples, unwrapped."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_examples(self.epilog, formatter)
+
+
+def build_app() -> typer.Typer:
+    """The whole command line."""
+    app = _group(
+        "Replay real LLM request traces through scheduling policies on a simulated KVCache-centric cluster.",
+        Example("replay -p predictive", "the bundled trace under overload, one policy"),
+        Example("replay toolagent-like -p cache-aware -p kvcache-centric", "two policies, one table"),
+        Example("policies list", "what can be given as -p"),
+    )
+    app.callback(invoke_without_command=True)(_root)
+    _add(app, replay.COMMANDS)
+    _add(app, compare.COMMANDS)
+    for name, module in (("policies", policies), ("traces", traces), ("metrics", metrics)):
+        group = _group(module.HELP, *module.EXAMPLES)
+        group.callback(invoke_without_command=True)(_help_without_command)
+        _add(group, module.COMMANDS)
+        app.add_typer(group, name=name)
+    return app
+
+
+def _group(text: str, *lines: Example) -> typer.Typer:
+    return typer.Typer(
+        cls=Group,
+        help=text,
+        epilog=examples(*lines),
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def _add(app: typer.Typer, commands: Commands) -> None:
+    for name, function, lines in commands:
+        app.command(name, cls=Command, epilog=examples(*lines))(function)
+
+
+def _root(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and leave [default: off].", is_eager=True),
+) -> None:
+    if version:
+        answer(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+    _help_without_command(ctx)
+
+
+def _help_without_command(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        answer(ctx.get_help())
+        raise typer.Exit(USAGE_ERROR)
