@@ -113,7 +113,7 @@ class Brain:
 
     def _prediction(self, job: Job, value: Any, what: str) -> float:
         """A predicted time as a plain number."""
-        if not isinstance(value, Real) or not isfinite(value) or value < 0:
+        if (type(value) is not float and not isinstance(value, Real)) or not isfinite(value) or value < 0:
             self._refuse(job, f"it predicted a {what} of {value!r} ms; predict a finite time of 0 or more, or None")
         return float(value)
 

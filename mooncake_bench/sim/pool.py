@@ -195,12 +195,15 @@ class Node:
             return 0
         holders, held, pinned = self.index.holders, self.held, self.pinned
         victims = self.eviction.evict_many(possible, pinned)
+        for victim in victims if not pinned.isdisjoint(victims) else ():
+            if victim in pinned:
+                self._reject_victim(victim)
         pop = holders.pop
         for victim in victims:
             bits = pop(victim, 0)
-            if not bits & held or victim in pinned:
-                self._reject_victim(victim)
             if bits != held:
+                if not bits & held:
+                    self._reject_victim(victim)
                 holders[victim] = bits ^ held
         if len(victims) != possible:
             name = self.eviction.name
