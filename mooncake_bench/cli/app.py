@@ -21,6 +21,9 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> None:
     """Entry point of the installed command."""
     try:
+        from mooncake_bench.cli.interrupt import install
+
+        install()
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         if sys.stderr is not None:

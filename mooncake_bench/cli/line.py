@@ -6,6 +6,7 @@ import errno
 import sys
 from typing import TYPE_CHECKING, Any
 
+from mooncake_bench.cli.interrupt import requested
 from mooncake_bench.cli.output import note, silence
 from mooncake_bench.errors import BenchError, InvariantError, SetupError
 
@@ -37,7 +38,8 @@ def run_line(arguments: Sequence[str]) -> int:
         silence(sys.stdout)
         return _fail(f"the answer cannot be written to stdout: {error.strerror}", USAGE_ERROR)
     except Exception as error:
-        if type(error).__name__ == "Abort":  # the parser's word for Ctrl-C
+        # "Abort" is the parser's word for Ctrl-C; anything may break when it strikes in the middle of an import
+        if type(error).__name__ == "Abort" or requested():
             return _fail("interrupted", INTERRUPTED)
         if not hasattr(error, "format_message"):  # not a usage error of the parser: a bug, shown whole
             raise

@@ -6,6 +6,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mooncake_bench.cli.interrupt import requested
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -15,10 +17,13 @@ LABEL_LETTERS = 30  # of a policy's SPEC, which may be a long path
 
 
 @contextmanager
-def progress_bar(label: str, quiet: bool) -> Iterator[Progress | None]:
-    """A bar with rate and time left, called with (requests done, of, simulated ms); None without a terminal."""
+def progress_bar(label: str, quiet: bool) -> Iterator[Progress]:
+    """A bar with rate and time left, called with (requests done, of, simulated ms); nothing without a terminal.
+
+    Each call also acts on a Ctrl-C that got lost before.
+    """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield None
+        yield _heed_interrupt
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -35,8 +40,14 @@ def progress_bar(label: str, quiet: bool) -> Iterator[Progress | None]:
         task = bar.add_task(label[:LABEL_LETTERS], total=None, rate="")
 
         def advance(done: int, total: int, simulated_ms: float) -> None:
+            _heed_interrupt(done, total, simulated_ms)
             speed = bar.tasks[task].speed
             rate = f"{speed:,.0f} requests/s" if speed else ""
             bar.update(task, completed=done, total=total, rate=rate)
 
         yield advance
+
+
+def _heed_interrupt(done: int, total: int, simulated_ms: float) -> None:
+    if requested():
+        raise KeyboardInterrupt

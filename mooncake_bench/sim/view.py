@@ -117,6 +117,7 @@ class View:
         np.maximum(left, self._zeros, out=left)
         wait: Floats = left / self._ps_per_ms
         wait += self._role_wait
+        wait.flags.writeable = False
         return wait
 
     @property
@@ -161,7 +162,7 @@ class View:
 
     @property
     def decode_batch(self) -> Ints:
-        return self._state.decode.batches()
+        return frozen(self._state.decode.batches())
 
     @property
     def decode_tokens(self) -> Ints:
