@@ -38,7 +38,7 @@ def replay(
     """
     from pathlib import Path
 
-    from mooncake_bench.cli.sizes import SIZES, resolve_sizes, setup_fields
+    from mooncake_bench.cli.sizes import SIZES, check_warmup, resolve_sizes, setup_fields
     from mooncake_bench.errors import SetupError
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.replay import run
@@ -52,6 +52,8 @@ def replay(
         raise SetupError(f"{idle[0]}: no effect on a Trace that is loaded already; give it to load()")
     loaded = trace if isinstance(trace, Trace) else load(trace, draft.block_tokens, draft.timestamp_unit)
     chosen = Setup(**resolve_sizes(values, loaded.block_tokens))
+    if chosen.warmup_ms:
+        check_warmup(chosen, loaded.select(chosen.max_requests, chosen.start_ms, chosen.end_ms))
     return Run.from_replay(run(loaded, chosen, policy_dirs=[Path(folder) for folder in policy_dirs]))
 
 

@@ -72,6 +72,14 @@ def test_options_with_a_unit_say_it() -> None:
     assert all(f"[{unit}; default" in helps[name] for name, unit in SIZES.items())
 
 
+def test_the_help_says_what_bounds_the_estimate_error_and_what_each_view_is() -> None:
+    replay = dict(COMMANDS)[("replay",)]
+    helps = {param.name: param.help for param in replay.params}
+    # uniform around 1 of standard deviation sigma reaches down to 1 - sqrt(3) sigma: above 0 up to sigma = 0.577
+    assert "0 to 0.57, for it is uniform around 1 and no time may be negative" in helps["estimate_error"]
+    assert all(f"{view}: " in helps["view"] for view in ("exact", "delayed", "router-only"))
+
+
 # What must have run before: `compare` needs two runs of the same work, `policies check` a file of one's own.
 BEFORE = {
     "compare": ["replay conversation-like -p random -p kvcache-centric --max-requests 500"],

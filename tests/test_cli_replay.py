@@ -219,6 +219,23 @@ def test_from_refuses_a_trace_that_has_changed(capsys: pytest.CaptureFixture[str
     assert "is not the trace of that run" in capsys.readouterr().err
 
 
+def test_from_refuses_another_trace_and_takes_the_same_under_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    row = '{{"timestamp": 0, "input_length": {}, "output_length": 2, "hash_ids": [7]}}\n'
+    for name, tokens in (("mine", 3), ("same", 3), ("other", 4)):
+        Path(f"{name}.jsonl").write_text(row.format(tokens) * 2)
+    assert run(["replay", "mine.jsonl", "-q"]) == 0
+    assert run(["replay", "same.jsonl", "--from", "1", "-q"]) == 0
+    assert run(["replay", "same.jsonl", "--from", "1", "--max-requests", "1", "--timestamp-unit", "s", "-q"]) == 0
+    assert run(["replay", "--from", "1", "--set", "trace.max_requests=1", "-q"]) == 0
+    capsys.readouterr()
+    for more in ([], ["--max-requests", "1"], ["--timestamp-unit", "s"]):
+        assert run(["replay", "other.jsonl", "--from", "1", *more]) == 2
+        refusal = capsys.readouterr().err
+        assert "--from 1: 'other.jsonl' (sha256 " in refusal
+        assert "is not the trace of that run, 'mine.jsonl' (sha256 " in refusal
+        assert refusal.count("\n") == 1
+
+
 def test_from_refuses_a_policy_whose_code_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", *SMALL, "-p", policy_file(TEN_LINES), "-q"]) == 0
     assert run(["replay", "--from", "1", "-q"]) == 0
@@ -260,7 +277,9 @@ def test_a_profile_is_readable_by_pstats(capsys: pytest.CaptureFixture[str]) -> 
 def test_ctrl_c_keeps_what_is_done_and_ends_with_130() -> None:
     policy_file(SLOW)
     process = subprocess.Popen(
-        [*TOOL, "replay", "conversation-like", "-p", "mine.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*TOOL, "replay", "conversation-like", "-p", "mine.py", "-p", "kvcache-centric", "-p", "b=random+fifo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + 60
     while not Path("reached").exists() and time.monotonic() < deadline:
@@ -270,6 +289,7 @@ def test_ctrl_c_keeps_what_is_done_and_ends_with_130() -> None:
     assert process.returncode == 130, errors
     assert b"Traceback" not in errors
     assert b"interrupted" in shown
+    assert b"\nnot run: kvcache-centric, b\n" in errors
     stored = open_run("results/1_conversation-like_slow")
     counts = stored.manifest["counts"]
     assert stored.manifest["status"] == "interrupted"
@@ -288,8 +308,14 @@ def test_no_completion_is_exit_3_and_still_a_report(capsys: pytest.CaptureFixtur
     assert "300 at arrival (closed)" in shown.out
     assert "nan" not in shown.out.lower()
     for fmt in ("json", "csv", "markdown", "latex", "table"):
-        assert run(["compare", "@last", "--format", fmt]) == 0
-        assert capsys.readouterr().out
+        assert run(["compare", "@last", "--format", fmt]) == 3
+        shown = capsys.readouterr()
+        assert shown.out
+        assert shown.err == (
+            "mooncake-bench: no request completed in any of these runs, so there is nothing to compare\n"
+        )
+    assert run(["replay", *SMALL, "-q"]) == 0
+    assert run(["compare", "@last:2"]) == 0  # one of them completed some
 
 
 def test_a_strangers_ten_lines_run_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -461,5 +487,7 @@ def test_the_python_api_refuses_in_one_line() -> None:
         replay("conversation-like", policy=object())  # type: ignore[arg-type]
     with pytest.raises(SetupError, match="did you mean 'speedup'"):
         replay("conversation-like", speed_up=2)
+    with pytest.raises(SetupError, match=r"warmup: .* ms leaves 0 requests"):
+        replay("conversation-like", warmup="2h")
     with pytest.raises(ResultError, match="no run folder"):
         open_run(".")

@@ -95,7 +95,8 @@ def test_wrong_use_gets_one_line_that_says_how_to_fix_it(
         (["--set", "slo.ttft_ms=2", "--slo", "ttft:3"], "--set slo.ttft_ms: no effect beside --slo"),
         (["--policy-dir", "..", "-p", "lru"], "--policy-dir ..: no effect"),
         (["--warmup", "2h"], "leaves 0 requests"),
-        (["-p", "lru", "-p", "lru"], "given twice"),
+        (["-p", "lru", "-p", "lru"], "given twice; label them, as in a=lru and b=lru"),
+        (["-p", "a=lru", "-p", "a=random+fifo"], "given twice; label them, as in a=lru and b=random+fifo"),
     ],
     ids=lambda item: " ".join(item) if isinstance(item, list) else "",
 )

@@ -184,7 +184,7 @@ def test_no_run_however_odd_writes_a_number_that_json_lacks(tool: Tool, case: st
     written("t.jsonl", rows)
     tool.json("replay", "t.jsonl", *words, code=code)
     strict(Path(latest().path or "", "run.json").read_text(encoding="utf-8"))
-    tool.json("compare", "@last")
+    tool.json("compare", "@last", code=code)
     tool.json("traces", "info", "t.jsonl")
 
 

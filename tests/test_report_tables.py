@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from test_results_compare import b_rejected
 from test_results_tiny import (
+    FAILED,
     all_rejected,
     interrupted,
     one_request,
@@ -182,6 +183,27 @@ def test_the_warm_up_notice_says_what_is_of_the_whole_run() -> None:
     ) in render(tiny_run(setup=setup), width=200).splitlines()
 
 
+def test_a_run_interrupted_within_its_warm_up_says_only_that() -> None:
+    early = replace(interrupted(), setup=replace(interrupted().setup, warmup_ms=30.0))  # stopped at 21 ms
+    lines = render(Run.from_replay(early), width=200).splitlines()
+    assert [line for line in lines if line.startswith("!")] == [
+        "! tiny: interrupted within the warm-up: nothing is measured"
+    ]
+
+
+def test_the_legends_say_which_tokens_and_which_gaps() -> None:
+    without = replace(tiny_replay().setup, first_gap="exclude")
+    plain, left_out = (render(run, width=200) for run in (tiny_run(), tiny_run(setup=without)))
+    assert "requests, tokens: of all offered requests and prompt tokens;" in plain
+    assert "; ITL = all gaps\n" in plain
+    assert "leave out" not in plain
+    assert ("; ITL = all counted gaps; TBT and ITL leave out each request's first gap, TPOT does not") in " ".join(
+        left_out.split()
+    )
+    mixed = render([tiny_run(), tiny_run(policy_label="other", setup=without)], width=200, force=True)
+    assert "; of other, TBT and ITL leave out each request's first gap" in " ".join(mixed.split())
+
+
 def test_latex_tables_have_labels_of_their_own_and_name_their_package() -> None:
     text = render(two(), "latex", by="input_tokens")
     labels = re.findall(r"^\\label\{(.*)\}$", text, re.MULTILINE)
@@ -289,6 +311,25 @@ def test_a_split_adds_a_table_a_run() -> None:
     assert [(group["priority"], group["metrics"]["offered_requests"]["value"]) for group in groups] == [
         ("priority 0", 2), ("priority 1", 1), ("priority 2", 1)
     ]  # fmt: skip
+
+
+def test_a_split_shows_failed_and_unfinished_where_there_are_some() -> None:
+    assert split_header(tiny_run())[:4] == ["input_tokens", "offered", "rejected", "in"]
+    stopped = Run.from_replay(interrupted())  # a and b had not ended
+    assert split_header(stopped)[:4] == ["input_tokens", "offered", "rejected", "unfinished"]
+    columns = tiny_columns()
+    columns["status"][3], columns["reject_stage"][3], columns["reject_reason"][3] = FAILED, 0, -1
+    failed = tiny_run(columns=columns)
+    assert split_header(failed)[:4] == ["input_tokens", "offered", "rejected", "failed"]
+    row = render(failed, width=80, by="input_tokens").split("below 1,000")[1].split()
+    assert row[:3] == ["4", "0", "1"]
+
+
+def split_header(run: Run) -> list[str]:
+    """The header of its table by prompt length, on 80 columns."""
+    [line] = [each for each in render(run, width=80, by="input_tokens").splitlines() if each.startswith("input_tokens")]
+    assert len(line) <= 80
+    return line.split()
 
 
 @pytest.mark.parametrize(

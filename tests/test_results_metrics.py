@@ -59,13 +59,15 @@ def test_every_metric_says_what_it_is() -> None:
         ("rejected_ratio", 1 / 4, 4),
         ("rejected_tokens_ratio", 12 / 34, 4),
         ("completed_tokens_ratio", 22 / 34, 4),
-        # only a is within both SLOs: 8 + 4 of the 34 + 10 tokens offered; the run lasts 44.053 ms
+        ("failed_tokens_ratio", 0, 4),
+        ("unfinished_tokens_ratio", 0, 4),
+        # only a is within both SLOs: 8 of the 34 prompt tokens offered, 4 output tokens; the run lasts 44.053 ms
         ("good_requests", 1, 4),
         ("request_goodput_ratio", 1 / 4, 4),
         ("request_goodput_rps", 1 / 0.044053, 4),
         ("goodput_per_gpu_rps", 1 / 0.044053 / 16, 4),
-        ("goodput_tokens_ratio", 12 / 44, 4),
-        ("goodput_tokens_per_s", 4 / 0.044053, 4),
+        ("goodput_tokens_ratio", 8 / 34, 4),
+        ("output_goodput_tokens_per_s", 4 / 0.044053, 4),
         ("slo_ttft_ratio", 2 / 3, 3),
         ("slo_tbt_ratio", 1 / 2, 2),
         ("n_tbt_unmeasured", 1, 3),
@@ -108,6 +110,29 @@ def test_the_hand_counted_metric(name: str, value: float, n: int | None) -> None
     found = tiny_run().metrics()[name]
     assert found.value == pytest.approx(value, rel=1e-12)
     assert found.n == n
+
+
+@pytest.mark.parametrize("replay", [tiny_replay(), all_rejected(), one_request(1), interrupted()])
+def test_shares_of_tokens_are_of_offered_prompts_and_add_up(replay: Replay) -> None:
+    values = Run.from_replay(replay).metrics()
+    shares = {word: values[f"{word}_tokens_ratio"].value or 0 for word in ("completed", "rejected", "failed")}
+    rest = values["unfinished_tokens_ratio"].value or 0
+    assert sum(shares.values()) + rest == pytest.approx(1, rel=1e-12)
+    assert (values["goodput_tokens_ratio"].value or 0) <= shares["completed"]
+
+
+def test_a_long_answer_is_no_larger_share_of_the_tokens() -> None:
+    # a alone is within its SLOs: 8 of 34 prompt tokens; a longer answer of d, which is rejected, changes nothing
+    trace = replace(tiny_trace(), output_tokens=np.array([4, 3, 1, 1000]))
+    assert tiny_run(trace=trace).metrics()["goodput_tokens_ratio"].value == pytest.approx(8 / 34)
+
+
+def test_every_rate_of_tokens_says_of_which() -> None:
+    for metric in METRICS:
+        if metric.unit == "tokens/s" and metric.name.endswith("put_tokens_per_s"):
+            assert metric.name.startswith(("output_", "total_")), metric.name
+            assert "output" in metric.definition, metric.name
+    assert find("goodput_tokens_per_s").name == "output_goodput_tokens_per_s"
 
 
 def reasonable(value: object) -> bool:

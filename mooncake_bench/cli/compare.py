@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.cli import options
 from mooncake_bench.cli.options import Example, option
 from mooncake_bench.cli.output import answer, screen
+from mooncake_bench.errors import NothingToConclude
 
 if TYPE_CHECKING:
     from mooncake_bench.cli.options import Commands
@@ -38,6 +39,8 @@ def compare(**given: Any) -> None:
 
     runs = open_runs(given["runs"], *([given["out"]] if given["out"] else []))
     answer(render(runs, shown, by=given["by"], force=given["force"], **screen()))
+    if not any(run.completed_requests for run in runs):
+        raise NothingToConclude("no request completed in any of these runs, so there is nothing to compare")
 
 
 COMMANDS: Commands = (("compare", compare, EXAMPLES),)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.cli.scenario import FIRST_RUN
-from mooncake_bench.cli.sizes import SIZES, resolve_sizes
-from mooncake_bench.errors import SetupError
+from mooncake_bench.cli.sizes import SIZES, check_warmup, resolve_sizes
+from mooncake_bench.errors import SetupError, TraceError
 from mooncake_bench.sim.setup import Setup, fields_from, flatten, parse_slo, settings, toml_lines
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Plan:
     values: dict[str, Any] = field(default_factory=dict)
     notice: str | None = None  # what the first-run scenario chose
     stored_sha256: str | None = None  # of the trace as replayed by the run that is repeated
+    stored_trace: str = ""  # path or name of that trace
+    stored_values: dict[str, Any] = field(default_factory=dict)  # setup fields of that run
     stored_policy: str = ""  # SPEC of that run
     stored_sources: frozenset[str] = frozenset()  # sha256 of its policy files
     asked: frozenset[str] = frozenset()  # setup fields that a flag or --set names: these must have an effect
@@ -122,11 +124,9 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     _check_labels(policies)
     _check_folders(given.get("policy_dir") or (), policies)
     selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
-    _check_repeats(plan, selected, given)
+    _check_repeats(plan, trace, given)
     _check_same_code(plan, policies, given)
-    last_ms = float(selected.arrival_ms[-1]) / setup.speedup
-    if setup.warmup_ms > last_ms:
-        raise SetupError(f"--warmup: {setup.warmup_ms:g} ms leaves 0 requests, the last arrives at {last_ms:g} ms")
+    check_warmup(setup, selected)
     _check_split(given.get("by"), selected)
     _check_tbt(plan, selected, setup)
     if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
@@ -135,12 +135,14 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
 
 
 def _check_labels(policies: Sequence[PolicySet]) -> None:
+    from mooncake_bench.plugins.spec import unlabelled
+
     specs: dict[str, str] = {}
     for policy in policies:
         if policy.label in specs:
-            how = f"label them, as in a={specs[policy.label]} and b={policy.spec}"
+            how = f"label them, as in a={specs[policy.label]} and b={unlabelled(policy.spec)}"
             raise SetupError(f"--policy: {policy.label!r} is given twice; {how}")
-        specs[policy.label] = policy.spec
+        specs[policy.label] = unlabelled(policy.spec)
 
 
 def _check_same_code(plan: Plan, policies: Sequence[PolicySet], given: Mapping[str, Any]) -> None:
@@ -162,12 +164,23 @@ def _check_folders(folders: Sequence[Path], policies: Sequence[PolicySet]) -> No
             raise SetupError(f"--policy-dir {folder}: no effect, none of these policies lies in it; drop it")
 
 
-def _check_repeats(plan: Plan, selected: Trace, given: Mapping[str, Any]) -> None:
-    chosen_anew = [name for name in ("trace", *_SELECTING) if given.get(name) is not None]
-    if plan.stored_sha256 and not chosen_anew and selected.sha256 != plan.stored_sha256:
+def _check_repeats(plan: Plan, trace: Trace, given: Mapping[str, Any]) -> None:
+    """A run is not repeated on another trace, whoever names it; other requests of the same trace may be chosen."""
+    if plan.stored_sha256 is None:
+        return
+    stored = Setup(**plan.stored_values)
+    if any(plan.values.get(name) != plan.stored_values.get(name) for name in ("block_tokens", "timestamp_unit")):
+        from mooncake_bench.trace import load
+
+        trace = load(plan.path, stored.block_tokens, stored.timestamp_unit)  # as that run read it
+    try:
+        found = trace.select(stored.max_requests, stored.start_ms, stored.end_ms).sha256
+    except TraceError:  # none of its requests arrives when that run's did
+        found = trace.sha256
+    if found != plan.stored_sha256:
         raise SetupError(
-            f"--from {given['from_run']}: {plan.path!r} is not the trace of that run (sha256 {selected.sha256[:12]}, "
-            f"expected {plan.stored_sha256[:12]}); give the right file as TRACE"
+            f"--from {given['from_run']}: {plan.path!r} (sha256 {found[:12]}) is not the trace of that run, "
+            f"{plan.stored_trace!r} (sha256 {plan.stored_sha256[:12]}); give that one as TRACE, or drop --from"
         )
 
 
@@ -215,7 +228,6 @@ def _uses_last_argument(function: Any) -> bool:
     return any(name in (found if isinstance(found, tuple) else (found,)) for found in mentioned)
 
 
-_SELECTING = ("block_tokens", "timestamp_unit", "max_requests", "start_ms", "end_ms")  # they change the trace's content
 _RUN_ONLY = {
     "--out": "out",
     "--run-dir": "run_dir",
@@ -306,6 +318,7 @@ def _repeat(plan: Plan, reference: str, out: Path | None) -> None:
     manifest = runs[0].manifest
     plan.update(*_split({"trace.path": manifest["trace"]["path"], **manifest["setup"]}, f"--from {reference}"))
     plan.stored_sha256 = manifest["trace"]["sha256"]
+    plan.stored_trace, plan.stored_values = plan.path, dict(plan.values)
     plan.stored_policy = manifest["policy"].get("spec", "")
     plan.stored_sources = frozenset(manifest["policy"].get("sources", {}).values())
 

@@ -46,8 +46,10 @@ _MORE_HELP = {
     "pool_blocks": "; bare number: blocks, or 3Mtok, 1TB, 64GiB",
     "vram_tokens": "; bare number: tokens, or 64GiB",
     "nic_gbytes_per_s": "; bare number: GB/s, or 800Gbps",
-    "view": ". delayed: the state of so long ago, with the policy's own decisions since; router-only: what a router "
-    "learns from its decisions, first tokens, ends and rejections, each pool taken for an LRU",
+    "view": ". exact: the state of this moment; delayed: the state of so long ago, with the policy's own decisions "
+    "since; router-only: what a router learns from its decisions, first tokens, ends and rejections, each pool taken "
+    "for an LRU",
+    "estimate_error": "; 0 to 0.57, for it is uniform around 1 and no time may be negative",
     "start_ms": "; as in the trace, before --speedup",
     "end_ms": "; as in the trace, before --speedup",
     "warmup_ms": "; in replayed time, after --start and --speedup",

@@ -127,14 +127,18 @@ def replay(**given: Any) -> None:
 
 
 def _replay_all(path: str, trace: Trace, setups: Sequence[Setup], given: dict[str, Any]) -> list[Run]:
-    """One stored run a setup; an interrupted one is the last."""
+    """One stored run a setup; an interrupted one is the last, and the policies after it are named."""
+    from mooncake_bench.plugins import parse
+
     runs: list[Run] = []
-    for setup in setups:
+    for number, setup in enumerate(setups, start=1):
         runs.append(_replay_one(path, trace, setup, given))
         _tell(given, [f"run folder: {runs[-1].path}"])
         if given["verbose"]:
             note("\n".join(decision_lines(runs[-1])))
         if runs[-1].interrupted:
+            left = ", ".join(parse(later.policy).label for later in setups[number:])
+            _tell(given, [f"not run: {left}"] if left else [])
             break
     return runs
 

@@ -10,6 +10,8 @@ from mooncake_bench.sim.setup import Setup, Size, parse_size, parse_slo, setting
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mooncake_bench.trace import Trace
+
 SIZES = {"pool_blocks": "blocks", "vram_tokens": "tokens"}  # setup field -> its unit, also that of a bare number
 
 
@@ -58,6 +60,13 @@ def resolve_sizes(values: Mapping[str, Any], block_tokens: int) -> dict[str, Any
             model = resolved.get("model", Setup.__dataclass_fields__["model"].default)
             resolved[name] = _count(name, size, block_tokens, model)
     return resolved
+
+
+def check_warmup(setup: Setup, selected: Trace) -> None:
+    """Raises SetupError where no request of the selected trace arrives after the warm-up."""
+    last_ms = float(selected.arrival_ms[-1]) / setup.speedup
+    if setup.warmup_ms > last_ms:
+        raise SetupError(f"warmup: {setup.warmup_ms:g} ms leaves 0 requests, the last arrives at {last_ms:g} ms")
 
 
 def _count(name: str, size: Size, block_tokens: int, model: str) -> int:

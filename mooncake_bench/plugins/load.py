@@ -31,12 +31,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class Parameter:
     """A parameter of a policy: what it takes, and its default (``MISSING``: it must be given)."""
 
+    name: str
     annotation: Any
     default: Any
 
     @property
     def takes(self) -> str:
-        return values.expected(self.annotation)
+        return values.expected(self.annotation, self.name)
 
     @property
     def required(self) -> bool:
@@ -77,7 +78,7 @@ class PolicyClass:
             hint = nearest(key, self.parameters)
             raise PolicyError(f"policy {self.name!r} has no parameter {key!r}{hint}; its parameters: {known}")
         try:
-            return values.read(text, self.parameters[key].annotation)
+            return values.read(text, self.parameters[key].annotation, key)
         except ValueError as error:
             raise PolicyError(f"policy {self.name!r}: parameter {key!r}: {error}") from None
 
@@ -174,7 +175,7 @@ def _parameters(cls: type[Policy], where: str) -> Iterator[tuple[str, Parameter]
                 raise PolicyError(
                     f"{where}: parameter {item.name!r} must be an int, float, bool, str, Literal or a union of these"
                 )
-            yield item.name, Parameter(annotation, default)
+            yield item.name, Parameter(item.name, annotation, default)
 
 
 def _undecorated(cls: type[Policy]) -> list[str]:

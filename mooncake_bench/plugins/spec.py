@@ -54,6 +54,11 @@ def parse(text: str) -> Spec:
     return Spec(text, label or text.strip(), tuple(_part(piece, text) for piece in pieces))
 
 
+def unlabelled(text: str) -> str:
+    """A SPEC without the label it may start with. Raises PolicyError when it does not follow the grammar."""
+    return "+".join(part.text for part in parse(text).parts)
+
+
 def _bad(text: str, why: str) -> PolicyError:
     return PolicyError(f"policy SPEC {text!r}: {why}; expected {GRAMMAR}")
 

@@ -12,32 +12,38 @@ _MS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "min": 60_000.0, "h": 3_600_000.0}
 _WORDS = {
     bool: "true or false",
     int: "a whole number",
-    float: "a number or a duration such as 12s",
+    float: "a number",
     str: "text",
     NoneType: "none",
 }
+_DURATION_WORDS = "a number or a duration such as 12s"
 _STRICTEST_FIRST = (NoneType, bool, int, float, str)
 
 
-def read(text: str, annotation: Any) -> Any:
-    """The value ``text`` stands for; durations become ms. Raises ValueError when it does not fit the annotation."""
+def read(text: str, annotation: Any, name: str = "") -> Any:
+    """The value ``text`` stands for; durations become ms. Raises ValueError when it does not fit the annotation.
+
+    ``name`` is the parameter's, for the message.
+    """
     for choice in sorted(_choices(annotation), key=_strictness):
         try:
             return _read_one(text, choice)
         except ValueError:
             continue
-    raise ValueError(f"expected {expected(annotation)}, found {text!r}")
+    raise ValueError(f"expected {expected(annotation, name)}, found {text!r}")
 
 
-def expected(annotation: Any) -> str:
-    """What a field takes, in words."""
-    words = [
-        " or ".join(str(value) for value in get_args(choice))
-        if get_origin(choice) is Literal
-        else _WORDS.get(choice, getattr(choice, "__name__", str(choice)))
-        for choice in _choices(annotation)
-    ]
-    return " or ".join(words)
+def expected(annotation: Any, name: str = "") -> str:
+    """What the field ``name`` takes, in words: durations are offered where it looks like a time."""
+    choices = _choices(annotation)
+    a_time = name == "td" or name.endswith("_ms") or any(get_origin(choice) is Literal for choice in choices)
+    return " or ".join(_DURATION_WORDS if choice is float and a_time else _in_words(choice) for choice in choices)
+
+
+def _in_words(choice: Any) -> str:
+    if get_origin(choice) is Literal:
+        return " or ".join(str(value) for value in get_args(choice))
+    return _WORDS.get(choice, getattr(choice, "__name__", str(choice)))
 
 
 def readable(annotation: Any) -> bool:

@@ -5,7 +5,7 @@ Accounts come before latencies, and the reference policy first; ``×`` is a poli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mooncake_bench.report.notices import fold
@@ -55,7 +55,8 @@ def report(comparison: Comparison, by: str | None = None) -> Report:
     """The report of one or several runs; ``by`` adds a table split by ``input_tokens``, ``session`` or ``priority``."""
     order = _reference_first(comparison)
     sheets = [_sheet(comparison, order, *content) for content in SHEETS]
-    sheets[0] = _with_reasons(sheets[0], comparison, order)
+    sheets[REQUESTS_AT] = _with_reasons(sheets[REQUESTS_AT], comparison, order)
+    sheets[TOKENS_AT] = _with_first_gap(sheets[TOKENS_AT], comparison, order)
     if len(order) > 1:
         sheets.append(_paired(comparison, order))
     if by is not None:
@@ -142,8 +143,8 @@ SHEETS: tuple[tuple[str, tuple[Column, ...], str], ...] = (
     (
         "Goodput: completed within the SLOs",
         GOODPUT,
-        "requests, tokens: of all offered; req/s: over first arrival to last end; TTFT ok: of completed; TBT ok: of "
-        "completed with a token gap",
+        "requests, tokens: of all offered requests and prompt tokens; req/s: over first arrival to last end; TTFT ok: "
+        "of completed; TBT ok: of completed with a token gap",
     ),
     (
         "TTFT of completed requests, ms",
@@ -153,7 +154,7 @@ SHEETS: tuple[tuple[str, tuple[Column, ...], str], ...] = (
     (
         "TBT of completed requests, ms",
         TOKENS,
-        "TBT = mean of a request's longest 10 % of token gaps; TPOT = (e2e - TTFT) / (output - 1); ITL = all gaps",
+        "TBT = mean of a request's longest 10 % of token gaps; TPOT = (e2e - TTFT) / (output - 1)",
     ),
     (
         "Cache and prefill",
@@ -168,6 +169,7 @@ SHEETS: tuple[tuple[str, tuple[Column, ...], str], ...] = (
         "anti-phase",
     ),
 )
+REQUESTS_AT, TOKENS_AT = (next(i for i, sheet in enumerate(SHEETS) if sheet[1] is each) for each in (REQUESTS, TOKENS))
 
 
 def _sheet(comparison: Comparison, order: Sequence[int], title: str, columns: Sequence[Column], note: str) -> Sheet:
@@ -189,7 +191,17 @@ def _shown(values: Mapping[str, Value], column: Column) -> str:
 def _with_reasons(sheet: Sheet, comparison: Comparison, order: Sequence[int]) -> Sheet:
     """The accounts, with each policy's rejections by stage and reason below."""
     notes = [line for i in order if (line := _reasons(comparison.labels[i], comparison.runs[i]))]
-    return Sheet(sheet.title, sheet.headers, sheet.rows, (*sheet.notes, *notes))
+    return replace(sheet, notes=(*sheet.notes, *notes))
+
+
+def _with_first_gap(sheet: Sheet, comparison: Comparison, order: Sequence[int]) -> Sheet:
+    """The legend of the token gaps: which of them count is a setting, in forced comparisons of each run."""
+    without = [i for i in order if comparison.runs[i].manifest["setup"]["slo.first_gap"] == "exclude"]
+    text = "ITL = all gaps"
+    if without:
+        where = "" if len(without) == len(order) else f"of {', '.join(comparison.labels[i] for i in without)}, "
+        text = f"ITL = all counted gaps; {where}TBT and ITL leave out each request's first gap, TPOT does not"
+    return replace(sheet, notes=(f"{sheet.notes[0]}; {text}", *sheet.notes[1:]))
 
 
 def _reasons(label: str, run: Run) -> str:
@@ -241,19 +253,25 @@ def _signed(value: float | None) -> str:
 GROUP = (
     Column("offered", "offered_requests", integer),
     Column("rejected", "rejected_requests", integer),
+    Column("failed", "failed_requests", integer),
+    Column("unfinished", "unfinished_requests", integer),
     Column("in SLO", "request_goodput_ratio", share),
     Column("TTFT", "mean_ttft_ms"),
     Column("p99", "p99_ttft_ms"),
     Column("TBT p99", "p99_tbt_ms"),
     Column("hits", "hit_ratio_tokens", share),
 )
+WHERE_ANY = ("failed_requests", "unfinished_requests")  # rare: shown where a group has some, to fit 80 columns
 
 
 def _split(comparison: Comparison, run: int, by: str) -> Sheet:
-    rows = []
-    for name, where in split(comparison.runs[run], by):
-        values = comparison.runs[run].metrics(where)
-        rows.append((name, *(_shown(values, column) for column in GROUP)))
-    headers = (by, *(column.header for column in GROUP))
+    groups = [(name, comparison.runs[run].metrics(where)) for name, where in split(comparison.runs[run], by)]
+    columns = [
+        column
+        for column in GROUP
+        if column.metric not in WHERE_ANY or any(values[column.metric].value for _, values in groups)
+    ]
+    rows = [(name, *(_shown(values, column) for column in columns)) for name, values in groups]
+    headers = (by, *(column.header for column in columns))
     note = "of each group: in SLO: of its offered requests; hits: of its prompt tokens whose prefill began; times in ms"
     return Sheet(f"{comparison.labels[run]} by {by}", headers, tuple(rows), (note,))

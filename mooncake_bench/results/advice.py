@@ -33,13 +33,18 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
     label, offered = run.label, _number(values, "offered_requests")
     completed, failed = _number(values, "completed_requests"), _number(values, "failed_requests")
     reached = arrived(run.manifest, run.requests)
-    if run.interrupted:
+    early = run.interrupted and not offered and run.manifest["setup"]["warmup_ms"] > 0
+    if early:
+        yield f"{label}: interrupted within the warm-up: nothing is measured"
+    elif run.interrupted:
         yield (
             f"{label}: interrupted; {reached.sum():,} of {len(reached):,} requests had arrived, and every number is of "
             f"those; {_number(values, 'unfinished_requests'):,.0f} had not ended"
         )
     if run.manifest["policy"].get("oracle"):
         yield f"{label}: an oracle, it sees the output lengths; no real scheduler could decide so"
+    if early:
+        return  # what follows is of measured requests
     if not completed:
         yield f"{label}: no request completed, so there is no latency to report"
     elif completed < FEW:

@@ -29,7 +29,9 @@ ALIASES = {
     "request_goodput": "request_goodput_rps",
     "request_throughput": "request_throughput_rps",
     "output_throughput": "output_throughput_tokens_per_s",
-    "token_goodput": "goodput_tokens_per_s",
+    "output_goodput": "output_goodput_tokens_per_s",
+    "token_goodput": "output_goodput_tokens_per_s",
+    "goodput_tokens_per_s": "output_goodput_tokens_per_s",
 }
 LATENCY_NAMES = frozenset(f"{s}_{column}" for column in LATENCIES for s in LATENCY_STATISTICS)
 

@@ -32,9 +32,14 @@ def _share(word: str, facts: Facts) -> Computed:
     return ratio(float(facts.status(word).sum()), facts.offered), facts.offered
 
 
-def _input_share(word: str, facts: Facts) -> Computed:
+def _share_of_input(facts: Facts, where: Bools) -> Computed:
+    """Every share "of tokens" is this one: of prompts, all of whose lengths are known when they are offered."""
     tokens = facts.column("input_tokens")
-    return ratio(float(tokens[facts.status(word)].sum()), float(tokens.sum())), facts.offered
+    return ratio(float(tokens[where].sum()), float(tokens.sum())), facts.offered
+
+
+def _input_share(word: str, facts: Facts) -> Computed:
+    return _share_of_input(facts, facts.status(word))
 
 
 def accounts() -> Iterable[Metric]:
@@ -49,7 +54,7 @@ def accounts() -> Iterable[Metric]:
         yield count(f"rejected_{stage}_requests", "lower", definition, partial(_rejected_at, stage))
     yield count("failed_requests", "lower", "could not be served at all", partial(_count, "failed"))
     yield count("unfinished_requests", "lower", "had not ended when the replay stopped", partial(_count, "unfinished"))
-    for word, better in (("completed", "higher"), ("rejected", "lower")):
+    for word, better in (("completed", "higher"), ("rejected", "lower"), ("failed", "lower"), ("unfinished", "lower")):
         yield Metric(f"{word}_ratio", "ratio", better, OFFERED, f"{word} / offered requests", partial(_share, word))
         definition = f"input tokens of {word} / of offered requests"
         yield Metric(f"{word}_tokens_ratio", "ratio", better, OFFERED, definition, partial(_input_share, word))
@@ -82,13 +87,12 @@ def _goodput_ratio(facts: Facts) -> Computed:
     return ratio(float(_good(facts).sum()), facts.offered), facts.offered
 
 
-def _goodput_tokens(facts: Facts) -> Computed:
+def _output_goodput(facts: Facts) -> Computed:
     return facts.per_second(output_tokens(facts, _good(facts))), facts.offered
 
 
 def _goodput_tokens_ratio(facts: Facts) -> Computed:
-    everyone = np.ones(facts.offered, np.bool_)
-    return ratio(all_tokens(facts, _good(facts)), all_tokens(facts, everyone)), facts.offered
+    return _share_of_input(facts, _good(facts))
 
 
 def gpus(facts: Facts) -> int:
@@ -117,10 +121,10 @@ def goodput() -> Iterable[Metric]:
     yield Metric("good_requests", "requests", "higher", OFFERED, slo, _good_requests)
     yield Metric("request_goodput_ratio", "ratio", "higher", OFFERED, f"{slo}, / offered requests", _goodput_ratio)
     yield Metric("request_goodput_rps", "requests/s", "higher", OFFERED, f"{slo}, / duration", _goodput_rps)
-    definition = "input + output tokens of requests within their SLOs / of offered ones"
+    definition = "input tokens of requests within their SLOs / of offered requests"
     yield Metric("goodput_tokens_ratio", "ratio", "higher", OFFERED, definition, _goodput_tokens_ratio)
     definition = "output tokens of requests within their SLOs / duration"
-    yield Metric("goodput_tokens_per_s", "tokens/s", "higher", OFFERED, definition, _goodput_tokens)
+    yield Metric("output_goodput_tokens_per_s", "tokens/s", "higher", OFFERED, definition, _output_goodput)
     definition = "request_goodput_rps / GPUs of the cluster"
     yield Metric("goodput_per_gpu_rps", "requests/s", "higher", OFFERED, definition, _goodput_per_gpu, whole_run=True)
     for name in ("ttft", "tbt"):

@@ -54,7 +54,7 @@ def _rest(values: Mapping[str, Value]) -> list[str]:
 
     return [
         f"within SLOs    {of('request_goodput_ratio')} of offered requests, {of('goodput_tokens_ratio')} of their "
-        f"tokens; {rate(values['request_goodput_rps'].value)} requests/s",
+        f"prompt tokens; {rate(values['request_goodput_rps'].value)} requests/s",
         f"cache hits     {of('hit_ratio_tokens')} of prompt tokens whose prefill began (infinite cache: "
         f"{of('ceiling_ratio_tokens')}), {of('hit_ratio_blocks')} of their blocks",
         f"prefill time   {decimal(values['mean_prefill_gpu_ms'].value)} ms a request whose prefill began, "
