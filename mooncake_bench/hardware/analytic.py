@@ -98,8 +98,8 @@ class AnalyticCost(CostModel):
              c.prefill_constant_ms + extra, c.prefill_token2_ms)
             for c in self.coefficients
         ]  # fmt: skip
-        self._m2, self._b2, self._o, self._c = _columns(self._prefill)
-        self._half_c = self._c * 0.5
+        self._m2, _, self._o, c = _columns(self._prefill)
+        self._half_c = c * 0.5
         self._b = np.array([c.prefill_token_ms for c in self.coefficients])
 
     def _set_decode(self) -> None:

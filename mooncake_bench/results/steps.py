@@ -51,11 +51,6 @@ class Segments:
         """When the last step of each segment ended."""
         return self.start_ps + elapsed_ps(self.steps, self.step_ps, self.growth_ps)
 
-    @property
-    def last_step_ps(self) -> Ints:
-        """Length of the last step of each segment."""
-        return self.step_ps + self.growth_ps * (self.steps - 1)
-
     def durations_ps(self) -> Ints:
         """Length of every single step, segment after segment: shape (sum of steps,)."""
         before = np.cumsum(self.steps) - self.steps

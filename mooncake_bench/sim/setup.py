@@ -337,14 +337,6 @@ def settings() -> dict[str, Setting]:
     return {item.name: item.metadata["setting"] for item in fields(Setup)}
 
 
-def check_fields(values: Mapping[str, Any]) -> None:
-    """Raises SetupError, with the nearest name, for a key that is no field of :class:`Setup`."""
-    for name in values:
-        if name not in settings():
-            hint = nearest(name, settings()) or f"; known: {', '.join(settings())}"
-            raise SetupError(f"no setting {name!r}{hint}")
-
-
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one level of dotted names."""
     flat: dict[str, Any] = {}
