@@ -192,6 +192,16 @@ class Eviction(Policy):
     def open(self, capacity_blocks: int) -> None:
         """Called once, before the first block."""
 
+    def begin(self, blocks: Sequence[int], now_ms: float) -> None:
+        """A request with this whole prompt, head first, will use this node: told before ``insert`` and ``touch``."""
+
+    def expire(self, now_ms: float, pinned: Container[int]) -> Sequence[int]:
+        """Stored, unpinned blocks to give up now although there may be room; the policy forgets them.
+
+        Asked before a request's hits are counted. Only policies that override it are asked.
+        """
+        return ()
+
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
         """These blocks were stored, in this order; ``positions`` are their places in the prompt (0 = head)."""
 

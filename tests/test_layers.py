@@ -20,7 +20,7 @@ RANK = {
             ("errors", "paths"),
             ("api",),
             ("hardware", "trace", "plugins", "live"),
-            ("sim",),
+            ("sim", "cache"),
             ("checks",),
             ("results",),
             ("report",),

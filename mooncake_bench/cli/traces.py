@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import aligned, render_list
-from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, json_answer, note
+from mooncake_bench.cli.options import Example
+from mooncake_bench.cli.output import answer, json_answer
+from mooncake_bench.cli.reading import read_given, reading_options, trace_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,35 +47,13 @@ def list_traces(**given: Any) -> None:
     answer(render_list("Bundled traces", items, shown))
 
 
-@options.takes(
-    argument("trace", str, "Trace file, or the name of a bundled trace"),
-    option(
-        "block_tokens",
-        str | None,
-        ("--block-size",),
-        "Block size of the trace [tokens; default: the format's own]",
-        metavar="TOKENS",
-    ),
-    option(
-        "timestamp_unit",
-        str | None,
-        ("--timestamp-unit",),
-        "Unit of the trace's timestamps [default: auto]",
-        metavar="auto|s|ms|us|ns",
-    ),
-    options.format_option(),
-)
+@options.takes(trace_argument(), *reading_options(), options.format_option())
 def info(**given: Any) -> None:
     """Say what is in a trace: requests, lengths, arrivals, and what any prefix cache could get out of it."""
     shown = options.chosen_format(given["format"])
-    from mooncake_bench.sim.setup import Setup
     from mooncake_bench.trace import info as facts_of
-    from mooncake_bench.trace import load
 
-    chosen = Setup(**{name: given[name] for name in ("block_tokens", "timestamp_unit") if given[name] is not None})
-    trace = load(given["trace"], chosen.block_tokens, chosen.timestamp_unit)
-    for notice in trace.notices:
-        note(notice)
+    trace = read_given(given)
     facts = facts_of(trace)
     facts.pop("notices")
     if shown == "json":

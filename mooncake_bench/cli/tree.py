@@ -8,7 +8,18 @@ import typer
 from typer.core import TyperGroup
 
 from mooncake_bench import __version__
-from mooncake_bench.cli import compare, metrics, policies, replay, traces
+from mooncake_bench.cli import (
+    cache,
+    compare,
+    metrics,
+    policies,
+    replay,
+    reproduce,
+    traces,
+    traces_edit,
+    traces_fetch,
+    traces_make,
+)
 from mooncake_bench.cli.options import Command, Example, examples, write_examples
 from mooncake_bench.cli.output import answer
 
@@ -36,11 +47,14 @@ def build_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     _add(app, replay.COMMANDS)
-    _add(app, compare.COMMANDS)
+    for top in (compare, cache, reproduce):
+        _add(app, top.COMMANDS)
     for name, module in (("policies", policies), ("traces", traces), ("metrics", metrics)):
         group = _group(module.HELP, *module.EXAMPLES)
         group.callback(invoke_without_command=True)(_help_without_command)
         _add(group, module.COMMANDS)
+        for more in (traces_edit, traces_make, traces_fetch) if module is traces else ():
+            _add(group, more.COMMANDS)
         app.add_typer(group, name=name)
     return app
 

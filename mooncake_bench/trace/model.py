@@ -46,6 +46,7 @@ class Trace:
     request_id: tuple[str, ...] | None = None  # None: the numbers of the source's rows
     session_id: Ints | None = None  # (n,) NO_SESSION: a request without one
     priority: Ints | None = None  # (n,)
+    delay_ms: Floats | None = None  # (n,) from the session's previous answer to this request; nan: not known
     metadata: Mapping[str, str] = field(default_factory=dict)  # source, format, how made, units, licence
     notices: tuple[str, ...] = ()  # one-line facts a person should see
     source_row: Ints | None = None  # (n,) where each row stood in its source, the first is 0; None: here
@@ -55,7 +56,9 @@ class Trace:
         for name in whole:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _frozen(getattr(self, name), np.int64))
-        object.__setattr__(self, "arrival_ms", _frozen(self.arrival_ms, np.float64))
+        for name in ("arrival_ms", "delay_ms"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _frozen(getattr(self, name), np.float64))
         object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
         object.__setattr__(self, "notices", tuple(self.notices))
 
@@ -91,6 +94,11 @@ class Trace:
         return _rebuild, (values | {"metadata": dict(self.metadata)},)
 
     @property
+    def has_prefix_ids(self) -> bool:
+        """Whether the block ids come from the source; False where each block was given an id of its own."""
+        return self.metadata.get("prefix_ids") != "none"
+
+    @property
     def span_ms(self) -> float:
         """Time from the first arrival to the last, ms; 0 for an empty trace."""
         return float(self.arrival_ms[-1] - self.arrival_ms[0]) if len(self) else 0.0
@@ -101,7 +109,7 @@ class Trace:
         digest = hashlib.sha256(_HASH_HEADER + f"block_tokens={self.block_tokens}\n".encode())
         for name in ("arrival_ms", "input_tokens", "output_tokens", "block_offsets", "block_ids"):
             _hash_column(digest, name, getattr(self, name))
-        for name in ("session_id", "priority"):
+        for name in ("session_id", "priority", "delay_ms"):
             if getattr(self, name) is not None:
                 _hash_column(digest, name, getattr(self, name))
         if self.request_id is not None:
@@ -159,6 +167,7 @@ class Trace:
             request_id=None if self.request_id is None else self.request_id[rows],
             session_id=None if self.session_id is None else self.session_id[rows],
             priority=None if self.priority is None else self.priority[rows],
+            delay_ms=None if self.delay_ms is None else self.delay_ms[rows],
             metadata=dict(self.metadata) | {"selected_rows": f"{first}..{end - 1} of {len(self)}"},
             notices=self.notices,
             source_row=self._places()[rows],

@@ -50,6 +50,7 @@ class RawColumns:
     request_id: tuple[str, ...] | None = None
     session_id: Ints | None = None
     priority: Ints | None = None
+    delay_ms: Floats | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
@@ -195,7 +196,16 @@ def _order(timestamp: Timestamps, notices: list[str]) -> NDArray[np.intp] | None
 
 
 def _columns(raw: RawColumns, arrival_ms: Floats) -> dict[str, Any]:
-    names = ("input_tokens", "output_tokens", "block_offsets", "block_ids", "request_id", "session_id", "priority")
+    names = (
+        "input_tokens",
+        "output_tokens",
+        "block_offsets",
+        "block_ids",
+        "request_id",
+        "session_id",
+        "priority",
+        "delay_ms",
+    )
     return {"arrival_ms": arrival_ms} | {name: getattr(raw, name) for name in names}
 
 
@@ -214,6 +224,7 @@ def _reordered(raw: RawColumns, arrival_ms: Floats, order: NDArray[np.intp]) -> 
         "request_id": None if names is None else tuple(names[row] for row in order),
         "session_id": None if raw.session_id is None else raw.session_id[order],
         "priority": None if raw.priority is None else raw.priority[order],
+        "delay_ms": None if raw.delay_ms is None else raw.delay_ms[order],
         "source_row": order.astype(np.int64),
     }
 

@@ -1,8 +1,9 @@
 """The store: a trace as an Arrow IPC file, zstd, schema and metadata explicit.
 
 Columns: ``arrival_ms`` float64, ``input_tokens`` and ``output_tokens`` int64, ``block_ids`` list<int64>, and when
-present ``request_id`` string, ``session_id`` and ``priority`` int64. None is nullable. The schema's metadata holds
-``mooncake_bench.trace`` (the format's version), ``name``, ``block_tokens``, ``notices`` (JSON) and ``metadata`` (JSON).
+present ``request_id`` string, ``session_id`` and ``priority`` int64, ``delay_ms`` float64. None is nullable. The
+schema's metadata holds ``mooncake_bench.trace`` (the format's version), ``name``, ``block_tokens``, ``notices`` (JSON)
+and ``metadata`` (JSON).
 The bytes depend on the content and the Arrow library's version only.
 """
 
@@ -32,6 +33,7 @@ FIELDS = {
     "request_id": pa.string(),
     "session_id": pa.int64(),
     "priority": pa.int64(),
+    "delay_ms": pa.float64(),
 }
 REQUIRED = ("arrival_ms", "input_tokens", "output_tokens", "block_ids")
 COMPRESSION_LEVEL = 19  # traces are written once and read often; reading is as fast at any level
@@ -62,7 +64,7 @@ def to_batch(trace: Trace) -> pa.RecordBatch:
             pa.array(trace.block_offsets.astype(np.int32)), pa.array(trace.block_ids), type=FIELDS["block_ids"]
         ),
     }
-    for name in ("request_id", "session_id", "priority"):
+    for name in ("request_id", "session_id", "priority", "delay_ms"):
         if getattr(trace, name) is not None:
             columns[name] = pa.array(getattr(trace, name), FIELDS[name])
     schema = pa.schema([pa.field(name, FIELDS[name], nullable=False) for name in columns], _metadata(trace))
@@ -180,6 +182,7 @@ def _raw(table: pa.Table, label: str, block_tokens: int) -> RawColumns:
         request_id=tuple(columns["request_id"].to_pylist()) if "request_id" in columns else None,
         session_id=columns["session_id"].to_numpy() if "session_id" in columns else None,
         priority=columns["priority"].to_numpy() if "priority" in columns else None,
+        delay_ms=columns["delay_ms"].to_numpy() if "delay_ms" in columns else None,
         notices=[f"{label}: ignored fields that mean nothing here: {', '.join(map(repr, unknown))}"] if unknown else [],
     )
 
