@@ -42,15 +42,15 @@ def replay(
     from mooncake_bench.errors import SetupError
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.replay import run
-    from mooncake_bench.sim.setup import Setup
+    from mooncake_bench.sim.setup import READING, Setup
     from mooncake_bench.trace import Trace, load
 
     values = {"cluster": cluster, "policy": _spec(policy), **setup_fields(setup)}
     draft = Setup(**{name: value for name, value in values.items() if name not in SIZES})
-    idle = [name for name in ("block_tokens", "timestamp_unit") if name in values]
+    idle = [name for name in READING if name in values]
     if isinstance(trace, Trace) and idle:
         raise SetupError(f"{idle[0]}: no effect on a Trace that is loaded already; give it to load()")
-    loaded = trace if isinstance(trace, Trace) else load(trace, draft.block_tokens, draft.timestamp_unit)
+    loaded = trace if isinstance(trace, Trace) else load(trace, **draft.reading)
     chosen = Setup(**resolve_sizes(values, loaded.block_tokens))
     if chosen.warmup_ms:
         check_warmup(chosen, loaded.select(chosen.max_requests, chosen.start_ms, chosen.end_ms))

@@ -216,6 +216,17 @@ class Eviction(Policy):
         """``count`` blocks to give up, as so many calls of :meth:`evict` would name them (a shortcut for speed)."""
         return [self.evict(pinned) for _ in range(count)]
 
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        """For each of these blocks in turn, give up one block and store this one (a shortcut for speed).
+
+        The victims in order, as so many calls of :meth:`evict` and :meth:`insert` would name them.
+        """
+        victims = []
+        for block, position in zip(blocks, positions, strict=True):
+            victims.append(self.evict(pinned))
+            self.insert((block,), (position,))
+        return victims
+
     def remove(self, block: int) -> None:
         """This block left without being evicted (its computation was dropped)."""
 

@@ -31,9 +31,10 @@ class LRU(Eviction):
             move_to_end(block)
 
     def evict(self, pinned: Container[int]) -> int:
-        for block in self._order:
+        order = self._order
+        for block in order:
             if block not in pinned:
-                del self._order[block]
+                del order[block]
                 return block
         raise LookupError("every stored block is pinned")
 
@@ -41,6 +42,15 @@ class LRU(Eviction):
         victims = list(islice(filterfalse(pinned.__contains__, self._order), count))
         for block in victims:
             del self._order[block]
+        return victims
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        order, victims = self._order, []
+        for block in blocks:
+            victims.append(order.popitem(last=False)[0])
+            order[block] = None
         return victims
 
     def remove(self, block: int) -> None:

@@ -302,7 +302,7 @@ def test_ctrl_c_in_the_second_policy_keeps_the_first_and_half_of_the_second(tool
 
 
 def test_ctrl_c_before_anything_is_done_ends_with_one_line(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mooncake_bench.trace.load", stop)

@@ -18,6 +18,7 @@ RANK = {
     for rank, rooms in enumerate(
         (
             ("errors", "paths"),
+            ("spool",),
             ("api",),
             ("hardware", "trace", "plugins", "live"),
             ("sim", "cache"),

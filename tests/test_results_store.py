@@ -84,7 +84,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pq, "write_table", full)
+    monkeypatch.setattr(pq, "ParquetWriter", full)
     with pytest.raises(ResultError, match="No space left on device"):
         tiny_run().save(tmp_path)
     assert list(tmp_path.iterdir()) == []

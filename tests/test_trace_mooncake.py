@@ -155,7 +155,7 @@ def test_harmless_variations_read_the_same(write: Write, raw: bytes) -> None:
         (line(session_id=-4), "field 'session_id': found -4; expected a text, or an integer from 0"),
         (line(session_id=2**63), "field 'session_id': found 9223372036854775808"),
         (line(priority="high"), "field 'priority': found the text 'high'; expected an integer"),
-        (line(priority=2**63), "field 'priority': found 9223372036854775808; expected a 64-bit integer"),
+        (line(priority=2**63), "field 'priority': found 9223372036854775808; expected an integer: 64-bit"),
         (line(request_id=[1]), "field 'request_id': found a list"),
         ("[1, 2]", "found a list; expected one object a line with timestamp, input_length, output_length, hash_ids"),
         ("hello", "found 'hello', which is not JSON"),
@@ -192,7 +192,7 @@ def test_a_request_id_used_twice_names_both_lines(write: Write) -> None:
         (line().encode("utf-16"), "line 1: found byte 0xff, which is not UTF-8"),
         (gzip.compress(line().encode() * 999)[:40], r"the gzip file is truncated \(40 bytes\)"),
         (gzip.compress(line().encode() * 999)[:20] + b"zz" * 40, "the gzip file is (damaged|truncated)"),
-        (b"time,tokens\n1,2\n", "line 1: found 'time,tokens'; expected an Arrow trace of this tool, or Mooncake JSONL"),
+        (b"time,tokens\n1,2\n", "line 1: found 'time,tokens'; expected an Arrow trace of this tool, or .*Mooncake JSONL"),
         (b'{\n "timestamp": 1,\n "input_length": 5\n}', "line 1: found '{', which is not JSON .*one object a line"),
         (f"[{line()}]".encode(), "line 1: found a list; expected one object a line"),
     ],
@@ -206,11 +206,9 @@ def test_a_file_that_is_no_trace_gets_one_line(write: Write, raw: bytes, message
 def test_a_compressed_file_that_expands_beyond_the_limit_is_refused(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mooncake_bench.trace.loading.MAX_BYTES", 10_000)
+    monkeypatch.setattr("mooncake_bench.trace.pieces.MAX_EXPANDED_BYTES", 10_000)
     with pytest.raises(TraceError, match="expands to more than 10,000 bytes, the limit"):
         load(write(gzip.compress(b"\n" * 10_001)))
-    with pytest.raises(TraceError, match="has more than 10,000 bytes, the limit"):
-        load(write(b"\n" * 10_001))
 
 
 def test_ids_that_differ_above_bit_31_stay_distinct(write: Write) -> None:
@@ -233,9 +231,9 @@ def test_rows_out_of_order_are_sorted_stably_with_a_notice(write: Write) -> None
 
 
 def test_unknown_fields_are_ignored_with_one_notice_that_counts_them(write: Write) -> None:
-    trace = load(write(line(delay=5, note={"a:b": "c"}), line(delay=7)))
+    trace = load(write(line(pause=5, note={"a:b": "c"}), line(pause=7)))
     (notice,) = trace.notices
-    assert notice.endswith("ignored fields that mean nothing here: 'delay' (2 rows), 'note' (1 rows)")
+    assert notice.endswith("ignored fields that mean nothing here: 'note' (1 rows), 'pause' (2 rows)")
 
 
 def test_a_coarse_arrival_grid_is_reported(write: Write) -> None:

@@ -24,6 +24,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 REQUESTS = 160
 CAPACITIES = (1, 2, 7, 40)
 EVENTS_A_CAPACITY = 400
+LONGEST_GAP_MS = 60_000  # between two requests to a node under test: minutes pass, so that what may expire does
 SCENES = 40
 DECIDED_AT_ARRIVAL = ("prefill_instance", "predicted_ttft_ms", "predicted_tbt_ms")
 
@@ -163,29 +164,36 @@ PRESSURE: dict[str, Any] = {
 
 
 def drive_eviction(eviction: Eviction, capacity: int, events: int, check: bool = True) -> list[int]:
-    """Random requests on one node: pin, evict, insert, touch, unpin, sometimes drop; then drain it. The victims.
+    """Random requests on one node: expire, begin, pin, evict, insert, touch, unpin, sometimes drop; then drain it.
 
-    With ``check``, raises AssertionError when a victim is pinned or not stored, or the sizes do not add up.
+    The victims. With ``check``, raises AssertionError when one is pinned or not stored.
     """
     rng = np.random.default_rng(capacity)
     stored: set[int] = set()
     victims: list[int] = []
 
-    def evict(pinned: set[int]) -> None:
-        victim = eviction.evict(pinned)
+    def give_up(victim: int, pinned: set[int], method: str) -> None:
         if check and (victim not in stored or victim in pinned):
             state = "pinned" if victim in pinned else "not stored"
-            raise AssertionError(f"evict() returned {victim!r}, which is {state} (capacity {capacity})")
+            raise AssertionError(f"{method}() returned {victim!r}, which is {state} (capacity {capacity})")
         stored.discard(victim)
         victims.append(victim)
 
+    def evict(pinned: set[int]) -> None:
+        give_up(eviction.evict(pinned), pinned, "evict")
+
     eviction.open(capacity)
     pinned: set[int] = set()
+    now_ms = 0.0
     for _ in range(events):
+        now_ms += float(rng.integers(LONGEST_GAP_MS))
         chain = int(rng.integers(8)) * 1000
         blocks = [chain + place for place in range(int(rng.integers(1, 12)))]
         if rng.random() < 0.3:
             pinned = set()  # running requests have ended
+        for victim in list(eviction.expire(now_ms, pinned)):
+            give_up(victim, pinned, "expire")
+        eviction.begin(tuple(blocks), now_ms)
         pinned |= stored.intersection(blocks)
         absent = [(block, place) for place, block in enumerate(blocks) if block not in stored]
         while len(stored) + len(absent) > capacity and stored - pinned:

@@ -35,6 +35,8 @@ SETUP_FLAGS = {
     "seed": (("--seed",), "N"),
     "block_tokens": (("--block-size",), "TOKENS"),
     "timestamp_unit": (("--timestamp-unit",), ""),
+    "columns": (("--column",), "NAME=COLUMN,..."),
+    "failures": (("--failures",), ""),
     "max_requests": (("--max-requests",), "N"),
     "start_ms": (("--start",), "TIME"),
     "end_ms": (("--end",), "TIME"),

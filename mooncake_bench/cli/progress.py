@@ -17,7 +17,7 @@ LABEL_LETTERS = 30  # of a policy's SPEC, which may be a long path
 
 
 @contextmanager
-def progress_bar(label: str, quiet: bool) -> Iterator[Progress]:
+def progress_bar(label: str, quiet: bool, unit: str = "requests") -> Iterator[Progress]:
     """A bar with rate and time left, called with (requests done, of, simulated ms); nothing without a terminal.
 
     Each call also acts on a Ctrl-C that got lost before.
@@ -42,7 +42,7 @@ def progress_bar(label: str, quiet: bool) -> Iterator[Progress]:
         def advance(done: int, total: int, simulated_ms: float) -> None:
             _heed_interrupt(done, total, simulated_ms)
             speed = bar.tasks[task].speed
-            rate = f"{speed:,.0f} requests/s" if speed else ""
+            rate = f"{speed:,.0f} {unit}/s" if speed else ""
             bar.update(task, completed=done, total=total, rate=rate)
 
         yield advance

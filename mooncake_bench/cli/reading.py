@@ -39,6 +39,23 @@ def reading_options() -> list[inspect.Parameter]:
             panel=PANEL,
             metavar="auto|s|ms|us|ns",
         ),
+        option(
+            "columns",
+            str | None,
+            ("--column",),
+            "Columns of a plain CSV, JSON lines or parquet trace, such as arrival=ts,input=prompt_len,output=gen_len "
+            "[default: arrival_ms,input_tokens,output_tokens]",
+            panel=PANEL,
+            metavar="NAME=COLUMN,...",
+        ),
+        option(
+            "failures",
+            str | None,
+            ("--failures",),
+            "Requests that failed where the trace was taken (BurstGPT) [default: exclude]",
+            panel=PANEL,
+            metavar="exclude|error",
+        ),
     ]
 
 
@@ -47,11 +64,11 @@ def read_given(given: dict[str, Any], name: str | None = None) -> Trace:
 
     ``name`` is the trace's path or name where it is not ``given["trace"]``.
     """
-    from mooncake_bench.sim.setup import Setup
+    from mooncake_bench.sim.setup import READING, Setup
     from mooncake_bench.trace import load
 
-    chosen = Setup(**{key: given[key] for key in ("block_tokens", "timestamp_unit") if given[key] is not None})
-    trace = load(given["trace"] if name is None else name, chosen.block_tokens, chosen.timestamp_unit)
+    chosen = Setup(**{key: given[key] for key in READING if given.get(key) is not None})
+    trace = load(given["trace"] if name is None else name, **chosen.reading)
     for notice in trace.notices:
         note(notice)
     return trace

@@ -111,7 +111,7 @@ def replay(**given: Any) -> None:
     refuse_idle_options(plan, given)
     shown = options.chosen_format(given["format"])
     draft = plan.draft()
-    trace = load(plan.path, draft.block_tokens, draft.timestamp_unit)
+    trace = load(plan.path, **draft.reading)
     setups = plan.setups(trace.block_tokens)
     with policies_print_to_stderr():
         notices = check_plan(plan, trace, setups, given)

@@ -20,6 +20,7 @@ SHORT = {
     "vram": "vram_tokens",
     "nic": "nic_gbytes_per_s",
     "block_size": "block_tokens",
+    "column": "columns",
     "start": "start_ms",
     "end": "end_ms",
     "warmup": "warmup_ms",

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.listing import aligned, render_list
-from mooncake_bench.cli.options import Example
-from mooncake_bench.cli.output import answer, json_answer
+from mooncake_bench.cli.listing import render_list
+from mooncake_bench.cli.options import Example, option
+from mooncake_bench.cli.output import answer, json_answer, note, screen
 from mooncake_bench.cli.reading import read_given, reading_options, trace_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mooncake_bench.cli.options import Commands
+    from mooncake_bench.trace import Trace
 
 HELP = "Bundled traces, and what is in a trace file."
 EXAMPLES = (
@@ -24,7 +25,6 @@ EXAMPLES = (
     Example("traces info conversation-like", "requests, lengths, arrivals and prefix sharing of one"),
     Example("traces info toolagent-like --format json", "the same, for a program"),
 )
-DISTRIBUTION = ("count", "mean", "min", "p50", "p90", "p99", "max")  # what a table shows of one
 
 
 @options.takes(options.format_option())
@@ -47,24 +47,47 @@ def list_traces(**given: Any) -> None:
     answer(render_list("Bundled traces", items, shown))
 
 
-@options.takes(trace_argument(), *reading_options(), options.format_option())
+@options.takes(
+    trace_argument(),
+    *reading_options(),
+    options.format_option(),
+    option(
+        "plot",
+        Path | None,
+        ("--plot",),
+        "Also draw it: arrivals, lengths, reuse, working set; the ending chooses png, svg or pdf [default: no picture]",
+        panel="Output",
+        metavar="FILE",
+    ),
+    option("force", bool, ("--force",), "Let --plot replace an existing file [default: off]", False, panel="Output"),
+)
 def info(**given: Any) -> None:
     """Say what is in a trace: requests, lengths, arrivals, and what any prefix cache could get out of it."""
     shown = options.chosen_format(given["format"])
+    _check_plot(given)
     from mooncake_bench.trace import info as facts_of
 
     trace = read_given(given)
     facts = facts_of(trace)
     facts.pop("notices")
+    answer(_rendered(facts, shown))
+    if given["plot"] is not None:
+        _draw(trace, given)
+
+
+def _rendered(facts: dict[str, Any], shown: str) -> str:
     if shown == "json":
-        answer(json_answer(facts))
-    elif shown == "table":
-        answer("\n\n".join(_sections(facts)))
-    elif shown == "csv":
-        answer(_csv(facts))
-    else:
-        items = [{"fact": fact, "value": value} for fact, value in _lines(facts)]
-        answer(render_list(f"Trace {trace.name}", items, shown))
+        return json_answer(facts)
+    if shown == "csv":
+        return _csv(facts)
+    from mooncake_bench.report import markup
+    from mooncake_bench.report.tables import screen as table
+    from mooncake_bench.report.trace_sheets import trace_report
+
+    report = trace_report(facts)
+    if shown == "table":
+        return table(report, **screen())
+    return markup.markdown(report) if shown == "markdown" else markup.latex(report)
 
 
 def _csv(facts: dict[str, Any]) -> str:
@@ -82,32 +105,22 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _sections(facts: dict[str, Any]) -> Iterator[str]:
-    """The facts on top, then each group of facts under its own heading."""
-    width = shutil.get_terminal_size().columns
-    groups = {key: value for key, value in facts.items() if isinstance(value, dict) and "count" not in value}
-    top = {key: value for key, value in facts.items() if key not in groups}
-    for heading, group in {"trace": top, **groups}.items():
-        rows = [[f"  {fact}", value] for fact, value in _lines(group)]
-        yield aligned([heading.replace("_", " "), ""], rows, width)
+def _check_plot(given: dict[str, Any]) -> None:
+    """Refuse a picture that could not be written before any work is done."""
+    if given["plot"] is not None:
+        from mooncake_bench.report.plots import check_target
+
+        check_target(given["plot"], force=given["force"])
+    elif given["force"]:
+        from mooncake_bench.errors import SetupError
+
+        raise SetupError("--force: no effect without --plot; drop it")
 
 
-def _lines(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested facts as name and value; a distribution is one line, lists of numbers are left to ``--format json``."""
-    for key, value in facts.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and "count" in value:
-            yield name, ", ".join(f"{word} {_number(value[word])}" for word in DISTRIBUTION if word in value)
-        elif isinstance(value, dict):
-            yield from _lines(value, f"{name}.")
-        elif not isinstance(value, list):
-            yield name, _number(value)
+def _draw(trace: Trace, given: dict[str, Any]) -> None:
+    from mooncake_bench.report.trace_plot import draw
 
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return "not defined" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    note(f"picture: {draw(trace, given['plot'], force=given['force'])}")
 
 
 COMMANDS: Commands = (
@@ -120,5 +133,13 @@ COMMANDS: Commands = (
             Example("traces list --format markdown", "the same, for a document"),
         ),
     ),
-    ("info", info, (*EXAMPLES[1:], Example("traces info conversation-like --format csv", "as comma-separated values"))),
+    (
+        "info",
+        info,
+        (
+            EXAMPLES[1],
+            EXAMPLES[2],
+            Example("traces info conversation-like --plot conversation.png", "with a picture; needs the extra 'plots'"),
+        ),
+    ),
 )

@@ -114,12 +114,12 @@ def table_csv(comparison: Comparison) -> str:
     for i, run in enumerate(comparison.runs):
         for name, value in comparison.metrics[i].items():
             ratio = comparison.ratio(name, i)
-            row = (_csv(comparison.labels[i]), _csv(_folder(run)), name, value.value, value.unit, value.better)
+            row = (csv_text(comparison.labels[i]), csv_text(_folder(run)), name, value.value, value.unit, value.better)
             writer.writerow(["" if cell is None else cell for cell in (*row, value.n, ratio)])
     return out.getvalue()
 
 
-def _csv(text: str | None) -> str:
+def csv_text(text: str | None) -> str:
     """A name that a spreadsheet does not take for a formula."""
     text = clean(text or "")
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

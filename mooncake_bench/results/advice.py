@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mooncake_bench import spool
 from mooncake_bench.results.facts import Facts, arrived
 from mooncake_bench.results.gaps import PS_PER_MS
 from mooncake_bench.results.records import TOO_LARGE
@@ -132,7 +133,8 @@ def _slo_words(run: Run) -> str:
     segments = Facts(run.manifest, run).segments
     if not len(segments):
         return ""
-    longest_ms = float((segments.step_ps + segments.growth_ps * (segments.steps - 1)).max()) / PS_PER_MS
+    parts = (segments[part] for part in spool.parts(len(segments)))
+    longest_ms = float(max((some.step_ps + some.growth_ps * (some.steps - 1)).max() for some in parts)) / PS_PER_MS
     slo = math.floor(longest_ms)
     return f"--slo tbt:{slo}ms" if 1 <= slo < float(run.manifest["setup"]["slo.tbt_ms"]) else ""
 

@@ -10,18 +10,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from mooncake_bench import spool
 from mooncake_bench.results.gaps import PS_PER_MS, PooledGaps
+from mooncake_bench.results.spooled import numbers
 from mooncake_bench.results.steps import Segments, Stays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from mooncake_bench.results.steps import Bools, Floats, Ints
 
+KEPT_BYTES = 2**26  # of columns, between two metrics that read the same ones
 PERCENTS = (1, 5, 10, 50, 90, 95, 99)
 
 
@@ -46,7 +50,13 @@ def arrived(manifest: Mapping[str, Any], requests: pa.Table) -> Bools:
     if manifest["status"] != "interrupted":
         return np.ones(len(requests), np.bool_)
     decided: Bools = requests.column("prefill_instance").is_valid().to_numpy()
-    return decided | np.asarray(requests.column("status").to_numpy() != "unfinished", np.bool_)
+    return decided | ~_is(requests.column("status"), "unfinished")
+
+
+def _is(column: pa.ChunkedArray, word: str) -> Bools:
+    """Where a column of words has this one; null is none."""
+    equal: Bools = pc.equal(column, word).fill_null(False).to_numpy()
+    return equal
 
 
 class Rejections(NamedTuple):
@@ -84,31 +94,54 @@ class Facts:
         self.manifest = manifest
         self._tables = tables
         self.whole = where is None  # False: a group of the requests, for which the pools have no numbers
+        self._kept: dict[tuple[str, str | None], NDArray[Any]] = {}  # columns of the counted requests, latest use last
         arrival = tables.requests.column("arrival_ms").to_numpy()
         self.counted: Bools = (arrival >= float(manifest["setup"]["warmup_ms"])) & arrived(manifest, tables.requests)
         if where is not None:
             self.counted = self.counted & where
-        self._columns: dict[str, NDArray[Any]] = {}
         self._summaries: dict[str, Summary] = {}
 
     def all_rows(self, name: str) -> NDArray[Any]:
-        """One column over every row; null numbers are nan."""
-        if name not in self._columns:
-            column = self._tables.requests.column(name)
-            self._columns[name] = column.to_numpy()
-        return self._columns[name]
+        """One column of numbers over every row; null is nan."""
+        values: NDArray[Any] = self._tables.requests.column(name).to_numpy()
+        return values
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column of the counted requests; null numbers are nan, null truths None."""
-        return self.all_rows(name)[self.counted]
+        """One column of numbers of the counted requests; null is nan."""
+        return self._of_counted(name, None, self.all_rows)
+
+    def _of_counted(self, name: str, word: str | None, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
+        """What ``read`` gives, of the counted requests; as much of it is kept as ``KEPT_BYTES`` hold."""
+        key = (name, word)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = read(name)[self.counted]
+            spool.trim()
+        self._kept[key] = found
+        size = sum(column.nbytes for column in self._kept.values())
+        while size > KEPT_BYTES:
+            size -= self._kept.pop(next(iter(self._kept))).nbytes
+        return found
+
+    def _words(self, name: str, word: str) -> Bools:
+        return self._of_counted(name, word, lambda name: _is(self._tables.requests.column(name), word))
 
     def true(self, name: str) -> Bools:
         """Where a column of truths says true; null is not."""
-        return np.asarray(self.column(name) == True, np.bool_)  # noqa: E712 - null stays out
+        column = self._tables.requests.column
+        return self._of_counted(name, "true", lambda name: column(name).fill_null(False).to_numpy())
+
+    def known(self, name: str) -> Bools:
+        """Where a column has a value."""
+        return self._of_counted(name, "known", lambda name: self._tables.requests.column(name).is_valid().to_numpy())
 
     def status(self, word: str) -> Bools:
         """Which counted requests have this status."""
-        return np.asarray(self.column("status") == word, np.bool_)
+        return self._words("status", word)
+
+    def rejected_at(self, stage: str) -> Bools:
+        """Which counted requests were turned away at this stage."""
+        return self._words("reject_stage", stage)
 
     @cached_property
     def completed(self) -> Bools:
@@ -154,13 +187,12 @@ class Facts:
 
     def rejections(self) -> list[Rejections]:
         """The rejected requests by stage and reason, most frequent first."""
-        rejected = self.status("rejected")
-        names = list(zip(self.column("reject_stage")[rejected], self.column("reject_reason")[rejected], strict=True))
-        tokens = self.column("input_tokens")[rejected].tolist()
-        found: dict[tuple[str, str], list[int]] = {}
-        for name, count in zip(names, tokens, strict=True):
-            found.setdefault(name, []).append(count)
-        groups = [Rejections(stage, reason, len(each), sum(each)) for (stage, reason), each in found.items()]
+        table = self._tables.requests.select(["reject_stage", "reject_reason", "input_tokens"])
+        rejected = table.filter(pa.array(self.counted)).filter(pc.field("reject_stage").is_valid())
+        keys = ["reject_stage", "reject_reason"]
+        found = rejected.group_by(keys).aggregate([([], "count_all"), ("input_tokens", "sum")]).to_pydict()
+        counts = (found[name] for name in (*keys, "count_all", "input_tokens_sum"))
+        groups = [Rejections(*group) for group in zip(*counts, strict=True)]
         return sorted(groups, key=lambda group: (-group.requests, group.stage, group.reason))
 
     # time
@@ -222,20 +254,29 @@ class Facts:
         """Share of the arrival span that the instances of a pool (``prefill`` or ``decode``) spend working."""
         if self.arrival_span_ms is None or self.first_arrival_ms is None or self.last_arrival_ms is None:
             return None
-        start, end = self._prefill_spans() if pool == "prefill" else self._decode_spans()
-        inside = np.minimum(end, self.last_arrival_ms) - np.maximum(start, self.first_arrival_ms)
+        busy = 0.0
+        for start, end in self._prefill_spans() if pool == "prefill" else self._decode_spans():
+            inside = np.minimum(end, self.last_arrival_ms) - np.maximum(start, self.first_arrival_ms)
+            busy += np.maximum(inside, 0).sum()
         instances = int(self.manifest["cluster"][f"{pool}_instances"])
-        return float(np.maximum(inside, 0).sum() / (self.arrival_span_ms * instances))
+        return float(busy / (self.arrival_span_ms * instances))
 
-    def _prefill_spans(self) -> tuple[Floats, Floats]:
-        start = self.all_rows("arrival_ms") + self.all_rows("queue_ms") + self.all_rows("fetch_ms")
-        spent = self.all_rows("prefill_ms")
-        ran = ~np.isnan(start)
-        end = np.where(np.isnan(spent), float(self.manifest["horizon_ms"]), start + spent)
-        return start[ran], end[ran]
+    def _prefill_spans(self) -> Iterator[tuple[Floats, Floats]]:
+        horizon_ms, requests = float(self.manifest["horizon_ms"]), self._tables.requests
+        for part in spool.parts(len(requests)):
+            some = requests.slice(part.start, part.stop - part.start)
+            arrival, queue, fetch, spent = (
+                some.column(f"{name}_ms").to_numpy() for name in ("arrival", "queue", "fetch", "prefill")
+            )
+            start = arrival + queue + fetch
+            ran = ~np.isnan(start)
+            end = np.where(np.isnan(spent), horizon_ms, start + spent)
+            yield start[ran], end[ran]
 
-    def _decode_spans(self) -> tuple[Floats, Floats]:
-        return self.segments.start_ps / PS_PER_MS, self.segments.end_ps / PS_PER_MS
+    def _decode_spans(self) -> Iterator[tuple[Floats, Floats]]:
+        for part in spool.parts(len(self.segments)):
+            some = self.segments[part]
+            yield some.start_ps / PS_PER_MS, some.end_ps / PS_PER_MS
 
     def load(self, name: str) -> Floats:
         """A column of the timeline over the arrival span of the counted requests."""
@@ -254,4 +295,4 @@ class Facts:
 
 
 def _arrays(table: pa.Table) -> dict[str, Ints]:
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    return {name: numbers(table.column(name)) for name in table.column_names}

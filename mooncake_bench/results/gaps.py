@@ -1,17 +1,19 @@
 """Gaps between tokens: statistics of each request, and percentiles of all gaps pooled.
 
-Nothing here sorts all token gaps. A request's gaps are slices of its instances' step lengths, partitioned a few
-rows at a time; the pooled distribution is kept as arithmetic runs of equal weight and searched by bisection.
+Nothing here sorts or even lists all token gaps. A request's gaps are slices of its instances' step lengths,
+partitioned a few rows at a time; the pooled distribution is counted step by step, each step weighted by the requests
+whose gap it is, and only the neighbourhood of a percentile is looked at closely.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mooncake_bench.results.steps import elapsed_ps
+from mooncake_bench import spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 PS_PER_MS = 10**9
 CELLS = 32_768  # of a matrix of gaps worked on at once: it stays in the processor's cache
+BIN_BITS = 20  # of the bins in which the pooled gaps are counted first
+STEPS = 2**20  # of the pooled gaps counted at once
+GROUP_STEPS = 2**23  # of requests whose gaps are listed at once
 PADDING = -1  # shorter than any gap
 
 
@@ -33,6 +38,12 @@ class GapStats:
     tail_sum_ps: Ints
     max_ps: Ints
     p99_ms: Floats | None  # only when asked for; nan where there is no gap
+
+    def __getitem__(self, rows: slice) -> GapStats:
+        """Those of some rows."""
+        p99_ms = None if self.p99_ms is None else self.p99_ms[rows]
+        sums = self.sum_ps[rows], self.tail_count[rows], self.tail_sum_ps[rows], self.max_ps[rows]
+        return GapStats(self.count[rows], *sums, p99_ms)
 
     def metric_ms(self, name: str) -> Floats:
         """``tail10``, ``max``, ``mean`` or ``p99`` of each request's gaps in ms; nan where there is no gap."""
@@ -56,51 +67,81 @@ def gap_stats(
 
     ``first_gap_ps`` is :meth:`Stays.gap_ps`. ``exclude_first`` leaves out the gap from first to second token.
     """
-    work = _Work(segments, stays, first_gap_ps, wanted, exclude_first)
     rows = len(wanted)
-    count, total, tail_count, tail, longest = (np.zeros(rows, np.int64) for _ in range(5))
-    p99_ms = np.full(rows, np.nan) if p99 else None
-    for begin, end in _chunks(work.count):
-        who, gaps = work.request[begin:end], work.count[begin:end]
-        cells = work.cells(begin, end)
-        count[who] = gaps
-        total[who] = cells.sum(axis=1) - PADDING * (cells.shape[1] - gaps)
-        longest[who] = cells.max(axis=1)
-        tail_count[who], tail[who] = _tails(cells, gaps, whole=p99)
-        if p99_ms is not None:
-            p99_ms[who] = _row_percentile(cells, gaps, 99)
+    count, total, tail_count, tail, longest = (spool.full(rows, 0, np.int64) for _ in range(5))
+    p99_ms = spool.full(rows, np.nan, np.float64) if p99 else None
+    for group in _groups(stays, wanted):
+        work = _Work(segments, stays[group], first_gap_ps[group], exclude_first)
+        for begin, end in _chunks(work.count):
+            who, gaps = work.request[begin:end], work.count[begin:end]
+            cells = work.cells(begin, end)
+            count[who] = gaps
+            total[who] = cells.sum(axis=1) - PADDING * (cells.shape[1] - gaps)
+            longest[who] = cells.max(axis=1)
+            tail_count[who], tail[who] = _tails(cells, gaps, whole=p99)
+            if p99_ms is not None:
+                p99_ms[who] = _row_percentile(cells, gaps, 99)
     return GapStats(count, total, tail_count, tail, longest, p99_ms)
+
+
+def _groups(stays: Stays, wanted: Bools) -> Iterator[Ints]:
+    """Indices of the stays of some wanted requests at a time, of about ``GROUP_STEPS`` steps: those near in time."""
+    opens = np.flatnonzero(stays.opens)
+    ends = np.append(opens[1:], len(stays))[: len(opens)]
+    chosen = wanted[stays.request[opens]]
+    opens, ends = opens[chosen], ends[chosen]
+    order = np.argsort(stays.first[opens], kind="stable")
+    up_to = np.concatenate(([0], np.cumsum(stays.steps)))
+    steps = np.cumsum((up_to[ends] - up_to[opens])[order])
+    bounds = np.searchsorted(steps, np.arange(0, steps[-1] if len(steps) else 0, GROUP_STEPS), "left")
+    for begin, end in pairwise([*bounds.tolist(), len(order)]):
+        mine = np.sort(order[begin:end])
+        if len(mine):
+            yield _ranges(opens[mine], ends[mine])
+        if len(bounds) > 1:
+            spool.trim()
+
+
+def _ranges(begin: Ints, end: Ints) -> Ints:
+    """All integers of some ranges, one range after the other."""
+    sizes = end - begin
+    return np.repeat(begin - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
 
 
 class _Work:
     """Requests in order of their number of gaps, and where each one's gaps lie among the step lengths."""
 
-    def __init__(self, segments: Segments, stays: Stays, gap_ps: Ints, wanted: Bools, exclude_first: bool) -> None:
+    def __init__(self, segments: Segments, stays: Stays, gap_ps: Ints, exclude_first: bool) -> None:
         skip = int(exclude_first)
+        covered = _covered(stays)
+        segments = segments[covered]
         self.durations = segments.durations_ps()
         self.include_first = not exclude_first
-        counts = np.bincount(stays.request, stays.steps, minlength=len(wanted)).astype(np.int64)
-        counts -= skip * (counts > 0)
-        opening = np.flatnonzero(stays.opens)
-        opening = opening[(wanted & (counts > 0))[stays.request[opening]]]
-        opening = opening[np.argsort(counts[stays.request[opening]], kind="stable")]
+        opens = np.flatnonzero(stays.opens)
+        counts = np.add.reduceat(stays.steps, opens) - skip if len(opens) else opens
+        order = np.argsort(counts, kind="stable")
+        order = order[counts[order] > 0]
+        opening = opens[order]
         self.request = stays.request[opening]
-        self.count = counts[self.request]
-        base = (np.cumsum(segments.steps) - segments.steps)[stays.first]  # of each stay in the step lengths
+        self.count = counts[order]
+        # of each stay in the step lengths
+        base = (np.cumsum(segments.steps) - segments.steps)[np.searchsorted(covered, stays.first)]
         self.base = base[opening] + skip
         self.length = stays.steps[opening] - skip
         self.gap_ps = gap_ps[opening]
-        self._later(stays, base, gap_ps, skip, len(wanted))
+        self._later(stays, base, gap_ps, skip, opens, order)
 
-    def _later(self, stays: Stays, base: Ints, gap_ps: Ints, skip: int, rows: int) -> None:
+    def _later(self, stays: Stays, base: Ints, gap_ps: Ints, skip: int, opens: Ints, order: Ints) -> None:
         """Second and further stays: (place in the order, column, start and end of the slice, first gap) each."""
-        place = np.full(rows, -1, np.int64)
-        place[self.request] = np.arange(len(self.request))
+        places = np.full(len(opens), -1, np.int64)
+        places[order] = np.arange(len(order))
+        sizes = np.diff(opens, append=len(stays))
         before = np.cumsum(stays.steps) - stays.steps
-        column = before - np.repeat(before[stays.opens], np.diff(np.flatnonzero(stays.opens), append=len(stays))) - skip
-        later = np.flatnonzero(~stays.opens & (place[stays.request] >= 0))
-        later = later[np.argsort(place[stays.request[later]], kind="stable")]
-        self.later_place = place[stays.request[later]]
+        column = before - np.repeat(before[opens], sizes) - skip
+        place = np.repeat(places, sizes)
+        later = np.flatnonzero(~stays.opens & (place >= 0))
+        later = later[np.argsort(place[later], kind="stable")]
+        self.later_place = place[later]
         self.later = list(
             zip(
                 self.later_place.tolist(), column[later].tolist(), base[later].tolist(),
@@ -120,6 +161,14 @@ class _Work:
             cells[place - begin, column : column + stop - start] = self.durations[start:stop]
             cells[place - begin, column] = gap
         return cells
+
+
+def _covered(stays: Stays) -> Ints:
+    """Indices of the segments that any of the stays covers, in order."""
+    order = np.argsort(stays.first, kind="stable")
+    first, after = stays.first[order], np.maximum.accumulate(stays.last[order] + 1)
+    opens = np.flatnonzero(np.append(True, first[1:] >= after[:-1])[: len(first)])
+    return _ranges(first[opens], after[np.append(opens[1:], len(first))[: len(opens)] - 1])
 
 
 def _chunks(counts: Ints) -> Iterator[tuple[int, int]]:
@@ -165,110 +214,89 @@ def _between(lower: Floats, upper: Floats, share: Floats) -> Floats:
 class PooledGaps:
     """All token gaps of some requests as one weighted distribution, without listing them.
 
-    Single values carry a weight; *runs* are arithmetic series (the steps of a segment after its first), each step
-    weighted by the requests whose gap it is.
+    A gap is a step that the request took part in, except that the first of a stay began before it (``gap_ps``).
     """
 
     def __init__(
         self, segments: Segments, stays: Stays, gap_ps: Ints, wanted: Bools, *, exclude_first: bool = False
     ) -> None:
-        mine = wanted[stays.request] & (stays.first >= 0)
-        members = stays.taking_part(segments, mine)
-        joining = np.bincount(stays.first[mine], minlength=len(segments))
-        flat = segments.growth_ps == 0  # all its steps are equal: a single value of larger weight
-        alone = gap_ps[mine & ~stays.opens] if exclude_first else gap_ps[mine]
-        values = np.concatenate((segments.step_ps, segments.step_ps[flat], alone))
-        weights = np.concatenate(
-            (members - joining, (members * (segments.steps - 1))[flat], np.ones(len(alone), np.int64))
-        )
-        self._singles(values, weights)
-        runs = ~flat & (members > 0) & (segments.steps > 1)
-        self._value = (segments.step_ps + segments.growth_ps)[runs]
-        self._growth = segments.growth_ps[runs]
-        self._steps = segments.steps[runs] - 1
-        self._weight = members[runs]
-        self._last = self._value + self._growth * (self._steps - 1)
+        mine = spool.empty(len(stays), np.bool_)
+        for part in spool.parts(len(stays)):
+            mine[part] = wanted[stays.request[part]] & (stays.first[part] >= 0)
+        self._segments = segments
+        self._members = stays.taking_part(segments, mine)
+        self._joining = np.zeros(len(segments), np.int32)
+        np.add.at(self._joining, stays.first[mine], 1)
+        self._alone = gap_ps[mine & ~stays.opens] if exclude_first else gap_ps[mine]
+        self.count, self._sum, self._least, self._most = 0, 0, 0, 0
+        for values, weights in self._values():
+            self._least = min(int(values.min()), self._least) if self.count else int(values.min())
+            self._most = max(int(values.max()), self._most)
+            self.count += int(weights.sum())
+            self._sum += _exact_sum(values, weights)
 
-    def _singles(self, values: Ints, weights: Ints) -> None:
-        values, weights = values[weights > 0], weights[weights > 0]
-        order = np.argsort(values, kind="stable")
-        self._single = values[order]
-        self._single_weight = weights[order]
-        self._single_up_to = np.concatenate(([0], np.cumsum(weights[order])))
+    def _values(self) -> Iterator[tuple[Ints, Ints]]:
+        """Gaps and how many requests had each, some at a time."""
+        for part in spool.parts(len(self._alone)):
+            if len(self._alone):
+                yield self._alone[part], np.ones(part.stop - part.start, np.int64)
+        for part in spool.parts(len(self._segments)):
+            steps = np.cumsum(self._segments.steps[part])
+            bounds = np.searchsorted(steps, np.arange(0, steps[-1] if len(steps) else 0, STEPS)) + part.start
+            for begin, end in pairwise([*bounds.tolist(), part.stop]):
+                yield from self._steps(slice(begin, end))
 
-    @property
-    def count(self) -> int:
-        """How many gaps there are."""
-        return int(self._single_up_to[-1] + (self._steps * self._weight).sum())
+    def _steps(self, part: slice) -> Iterator[tuple[Ints, Ints]]:
+        """Gaps that are whole steps of some segments."""
+        segments = self._segments[part]
+        weights = np.repeat(self._members[part], segments.steps)
+        weights[np.cumsum(segments.steps) - segments.steps] -= self._joining[part]
+        there = weights > 0
+        if there.any():
+            yield segments.durations_ps()[there], weights[there]
 
     def mean_ms(self) -> float | None:
         """Mean gap; None when there is none."""
-        if not self.count:
-            return None
-        runs = elapsed_ps(self._steps, self._value, self._growth).astype(np.float64) * self._weight
-        singles = self._single.astype(np.float64) * self._single_weight
-        return float((runs.sum() + singles.sum()) / self.count / PS_PER_MS)
+        return self._sum / (self.count * PS_PER_MS) if self.count else None
 
     def max_ms(self) -> float | None:
         """Longest gap; None when there is none."""
-        return self._range()[1] / PS_PER_MS if self.count else None
-
-    def _range(self) -> tuple[int, int]:
-        ends = [(c[0], c[-1]) for c in (self._single,) if len(c)]
-        if len(self._value):
-            ends.append((self._value.min(), self._last.max()))
-        return int(min(low for low, _ in ends)), int(max(high for _, high in ends))
+        return self._most / PS_PER_MS if self.count else None
 
     def percentiles_ms(self, percents: Sequence[float]) -> list[float | None]:
         """numpy's ``linear`` percentiles of all gaps in ms; None when there is none."""
-        count = self.count
-        if not count:
+        if not self.count:
             return [None] * len(percents)
-        return [self._percentile(count, percent) for percent in percents]
+        positions = [(self.count - 1) * (percent / 100) for percent in percents]
+        ranks = [min(int(position) + more, self.count - 1) for position in positions for more in (0, 1)]
+        found = np.array(self._ranked(ranks)) / PS_PER_MS
+        shares = np.array([position - int(position) for position in positions])
+        between: list[float | None] = _between(found[::2], found[1::2], shares).tolist()
+        return between
 
-    def _percentile(self, count: int, percent: float) -> float:
-        position = (count - 1) * (percent / 100)
-        rank = int(position)
-        lower, up_to = self._select(rank)
-        upper = lower if rank + 1 < up_to or rank + 1 == count else self._next_above(lower)
-        ends = np.array([lower, upper]) / PS_PER_MS
-        return float(_between(ends[:1], ends[1:], np.array([position - rank]))[0])
+    def _ranked(self, ranks: Sequence[int]) -> list[int]:
+        """The gaps of these ranks, from 0, in ascending order: their bins first, then the gaps in those bins."""
+        shift = max(0, (self._most - self._least).bit_length() - BIN_BITS)
+        sizes = np.zeros(((self._most - self._least) >> shift) + 1, np.int64)
+        for values, weights in self._values():
+            np.add.at(sizes, (values - self._least) >> shift, weights)
+        up_to = np.cumsum(sizes)
+        bins = np.searchsorted(up_to, ranks, "right")
+        wanted = np.zeros(len(sizes), np.bool_)
+        wanted[bins] = True
+        pieces = []
+        for values, weights in self._values():
+            near = wanted[(values - self._least) >> shift]
+            pieces.append((values[near], weights[near]))
+        values, weights = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+        order = np.argsort(values, kind="stable")
+        values, reached = values[order], np.cumsum(weights[order])
+        left_out = np.cumsum(np.where(wanted, 0, sizes))[bins]  # shorter gaps in bins that nobody wants
+        at = np.searchsorted(reached, np.array(ranks) - left_out, "right")
+        found: list[int] = values[at].tolist()
+        return found
 
-    def _select(self, rank: int) -> tuple[int, int]:
-        """The gap of this rank (from 0) in ascending order, and how many gaps are no longer than it.
 
-        Bisection over its value; runs that lie wholly on one side of the bracket drop out as it narrows.
-        """
-        low, high = self._range()
-        low -= 1
-        value, growth, steps, weight, last = self._value, self._growth, self._steps, self._weight, self._last
-        below = 0  # gaps of runs wholly at or below `low`
-        up_to_high = self.count
-        while high - low > 1:
-            middle = (low + high) // 2
-            reached = np.clip((middle - value) // growth + 1, 0, steps)
-            up_to = int(below + (reached * weight).sum() + self._singles_up_to(middle))
-            if up_to > rank:
-                high, up_to_high = middle, up_to
-            else:
-                low = middle
-            live = (last > low) & (value <= high)
-            if not live.all():
-                done = last <= low
-                below += int((steps[done] * weight[done]).sum())
-                value, growth, steps, weight, last = (c[live] for c in (value, growth, steps, weight, last))
-        return high, up_to_high
-
-    def _singles_up_to(self, value: int) -> int:
-        return int(self._single_up_to[np.searchsorted(self._single, value, "right")])
-
-    def _next_above(self, value: int) -> int:
-        """The shortest gap longer than ``value``."""
-        at = int(np.searchsorted(self._single, value, "right"))
-        candidates = [int(self._single[at])] if at < len(self._single) else []
-        more = self._last > value
-        if more.any():
-            start, growth = self._value[more], self._growth[more]
-            following = start + np.maximum((value - start) // growth + 1, 0) * growth
-            candidates.append(int(following.min()))
-        return min(candidates)
+def _exact_sum(values: Ints, weights: Ints) -> int:
+    """The weighted sum of non-negative numbers, in pieces of 20 bits that cannot overflow."""
+    return sum(int((((values >> shift) & (2**20 - 1)) * weights).sum()) << shift for shift in (0, 20, 40, 60))

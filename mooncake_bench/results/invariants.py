@@ -1,6 +1,7 @@
 """What must hold after every replay. A breach is a fault of the simulator, never of the user.
 
-Checked in whole columns and in integer ps, so that every run can afford it.
+Checked in whole columns (of a large run: in long parts, and numbers in an error are of one part) and in integer ps, so
+that every run can afford it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mooncake_bench import spool
 from mooncake_bench.errors import InvariantError
 from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STATUSES, UNFINISHED, routed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mooncake_bench.results.records import Records
-    from mooncake_bench.results.steps import Bools, Ints
+    from mooncake_bench.results.steps import Bools, Ints, Segments, Stays
 
 # In the order in which they come; a later one that is known makes the earlier ones known.
 PREFILL_CLOCK = ("arrival_ps", "head_ps", "start_ps", "first_token_ps")
@@ -36,25 +40,34 @@ def check(records: Records) -> None:
 
 def check_accounts(records: Records) -> None:
     """offered = completed + rejected + failed + unfinished, and each row looks like its status."""
-    raw = records.replay.columns
-    status = raw["status"]
+    status = records.replay.columns["status"]
     counts = np.bincount(status[(status >= 0) & (status < len(STATUSES))], minlength=len(STATUSES))
     if len(status) != len(records.replay.trace) or counts.sum() != len(status):
         shown = ", ".join(f"{word} {count}" for word, count in zip(STATUSES, counts.tolist(), strict=True))
         raise InvariantError(f"offered {len(records.replay.trace)} requests, but the accounts hold {shown}")
+    for part in spool.parts(len(status)):
+        _check_fates(_Rows(records, part), interrupted=records.replay.interrupted)
+
+
+def _check_fates(raw: _Rows, *, interrupted: bool) -> None:
+    status = raw["status"]
     rejected, ended = status == REJECTED, status != UNFINISHED
     _each(rejected == (raw["reject_stage"] > 0), "rejected exactly with a stage", raw, "status", "reject_stage")
     _each(rejected == (raw["reject_reason"] >= 0), "rejected exactly with a reason", raw, "status", "reject_reason")
     _each(ended == (raw["end_ps"] >= 0), "an end exactly when it has ended", raw, "status", "end_ps")
     _each((status != COMPLETED) | (raw["first_token_ps"] >= 0), "completed with a first token", raw, "first_token_ps")
     _each((status != FAILED) | routed(raw), "failed only after routing", raw, "prefill_instance")
-    if not records.replay.interrupted:
+    if not interrupted:
         _each(ended, "every request of a replay that ran to its end has a status", raw, "status")
 
 
 def check_clocks(records: Records) -> None:
     """Times in order, and ttft = queue + fetch + prefill with the prefill time that the cost model gave."""
-    raw = records.replay.columns
+    for part in spool.parts(len(records.replay.trace)):
+        _check_clocks(_Rows(records, part))
+
+
+def _check_clocks(raw: _Rows) -> None:
     for clock in (PREFILL_CLOCK, DECODE_CLOCK):
         for earlier, later in pairwise(clock):
             known = raw[later] >= 0
@@ -74,18 +87,22 @@ def check_clocks(records: Records) -> None:
 
 def check_hits(records: Records) -> None:
     """Hits stay below the infinite-cache prefix, and what is not hit is computed (rule 3)."""
-    raw, trace = records.replay.columns, records.replay.trace
-    ran = raw["start_ps"] >= 0
-    tokens, hits = trace.input_tokens, raw["hit_tokens"]
-    facts = raw | {"input_tokens": tokens, "ceiling_tokens": records.ceiling_tokens}
-    below = ~ran | (hits <= records.ceiling_tokens)
-    _each(below, "no hit exceeds the infinite cache's", facts, "hit_tokens", "ceiling_tokens")
-    exact = hits == np.minimum(raw["hit_blocks"] * trace.block_tokens, tokens)
-    _each(exact, "hit_tokens = min(hit_blocks * block, input)", facts, "hit_tokens", "hit_blocks", "input_tokens")
+    trace = records.replay.trace
+    for part in spool.parts(len(trace)):
+        facts = {"input_tokens": trace.input_tokens[part], "ceiling_tokens": records.ceiling_tokens[part]}
+        _check_hits(_Rows(records, part, facts), trace.block_tokens)
+
+
+def _check_hits(raw: _Rows, block_tokens: int) -> None:
+    ran, tokens, hits = raw["start_ps"] >= 0, raw["input_tokens"], raw["hit_tokens"]
+    below = ~ran | (hits <= raw["ceiling_tokens"])
+    _each(below, "no hit exceeds the infinite cache's", raw, "hit_tokens", "ceiling_tokens")
+    exact = hits == np.minimum(raw["hit_blocks"] * block_tokens, tokens)
+    _each(exact, "hit_tokens = min(hit_blocks * block, input)", raw, "hit_tokens", "hit_blocks", "input_tokens")
     computed = raw["computed_tokens"] == np.maximum(1, tokens - hits)
-    _each(~ran | computed, "computed = max(1, input - hit)", facts, "computed_tokens", "hit_tokens", "input_tokens")
+    _each(~ran | computed, "computed = max(1, input - hit)", raw, "computed_tokens", "hit_tokens", "input_tokens")
     fine = (raw["fetched_tokens"] >= 0) & (raw["fetched_tokens"] <= hits)
-    _each(fine, "fetched tokens are hits", facts, "fetched_tokens", "hit_tokens")
+    _each(fine, "fetched tokens are hits", raw, "fetched_tokens", "hit_tokens")
 
 
 def check_prefill_overlap(records: Records) -> None:
@@ -110,49 +127,58 @@ def check_prefill_overlap(records: Records) -> None:
 
 def check_stays(records: Records) -> None:
     """Stays cover whole segments, begin and end with them, and agree with the times of their requests."""
-    stays, segments, raw = records.stays, records.segments, records.replay.columns
+    opens = np.append(records.stays.opens, True)
+    for part in spool.parts(len(records.stays)):
+        _check_stays(records, part, first=opens[part], last=opens[part.start + 1 : part.stop + 1])
+
+
+def _check_stays(records: Records, part: slice, *, first: Bools, last: Bools) -> None:
+    stays, raw = records.stays[part], records.replay.columns
     found = (stays.first >= 0) & (stays.last >= 0)
-    _stay(records, found, "its steps exist")
+    _stay(stays, found, "its steps exist")
     if not len(stays):
         return
-    _stay(records, segments.first_step[stays.first] == stays.first_step, "it begins with a segment")
-    ends = segments.first_step[stays.last] + segments.steps[stays.last]
-    _stay(records, ends == stays.first_step + stays.steps, "it ends with a segment")
-    _stay(records, segments.start_ps[stays.first] == stays.join_ps, "its first step starts when it joins")
-    _stay(records, records.gap_ps > 0, "tokens follow one another in time")
-    first, last = stays.opens, np.append(stays.opens[1:], True)
-    second = segments.start_ps + segments.step_ps
-    agrees = raw["second_token_ps"][stays.request] == second[stays.first]
-    _stay(records, ~first | agrees, "its request's second token ends its first step")
+    opening, closing = records.segments[stays.first], records.segments[stays.last]
+    _stay(stays, opening.first_step == stays.first_step, "it begins with a segment")
+    _stay(stays, closing.first_step + closing.steps == stays.first_step + stays.steps, "it ends with a segment")
+    _stay(stays, opening.start_ps == stays.join_ps, "its first step starts when it joins")
+    _stay(stays, records.gap_ps[part] > 0, "tokens follow one another in time")
+    agrees = raw["second_token_ps"][stays.request] == opening.start_ps + opening.step_ps
+    _stay(stays, ~first | agrees, "its request's second token ends its first step")
     done = raw["status"][stays.request] == COMPLETED
-    agrees = raw["end_ps"][stays.request] == segments.end_ps[stays.last]
-    _stay(records, ~(last & done) | agrees, "its request ends with its last step")
+    agrees = raw["end_ps"][stays.request] == closing.end_ps
+    _stay(stays, ~(last & done) | agrees, "its request ends with its last step")
 
 
 def check_outputs(records: Records) -> None:
     """Steps add up to what each request wanted."""
-    stays, raw = records.stays, records.replay.columns
-    made = np.bincount(stays.request, stays.steps, minlength=len(raw["status"])).astype(np.int64)
-    wanted = records.replay.trace.output_tokens - 1
-    facts = raw | {"steps_done": made, "steps_wanted": wanted}
-    fine = np.where(raw["status"] == COMPLETED, made == wanted, made <= wanted)
-    _each(fine, "a completed request did output_tokens - 1 steps, no other more", facts, "steps_done", "steps_wanted")
+    trace, stays = records.replay.trace, records.stays
+    made = np.zeros(len(trace), np.int64)
+    for part in spool.parts(len(stays)):
+        np.add.at(made, stays.request[part], stays.steps[part])
+    for part in spool.parts(len(trace)):
+        raw = _Rows(records, part, {"steps_done": made[part], "steps_wanted": trace.output_tokens[part] - 1})
+        did, wanted = raw["steps_done"], raw["steps_wanted"]
+        fine = np.where(raw["status"] == COMPLETED, did == wanted, did <= wanted)
+        rule = "a completed request did output_tokens - 1 steps, no other more"
+        _each(fine, rule, raw, "steps_done", "steps_wanted")
 
 
 def check_segments(records: Records) -> None:
     """An instance's segments follow one another without overlap or missing step."""
-    segments, replay = records.segments, records.replay
-    if not len(segments):
-        return
-    same = segments.instance[1:] == segments.instance[:-1]
-    follows = segments.first_step[1:] == (segments.first_step + segments.steps)[:-1]
-    later = segments.start_ps[1:] >= segments.end_ps[:-1]
-    _segment(records, np.append(~same | follows, True), "the next one continues its step numbers")
-    _segment(records, np.append(~same | later, True), "the next one starts after its end")
-    _segment(records, (segments.steps > 0) & (segments.batch > 0), "it has steps and a batch")
-    _segment(records, replay.is_decode[segments.instance], "a decode instance ran it")
-    most = segments.tokens + segments.batch * segments.steps
-    _segment(records, most <= replay.vram_tokens[segments.instance], "its contexts fit in VRAM")
+    replay = records.replay
+    for part in spool.parts(len(records.segments)):
+        some = records.segments[part]
+        before = records.segments[max(part.start - 1, 0) : part.stop - 1]
+        now = some[len(some) - len(before) :]
+        same = now.instance == before.instance
+        follows = now.first_step == before.first_step + before.steps
+        _segment(before, ~same | follows, "the next one continues its step numbers")
+        _segment(before, ~same | (now.start_ps >= before.end_ps), "the next one starts after its end")
+        _segment(some, (some.steps > 0) & (some.batch > 0), "it has steps and a batch")
+        _segment(some, replay.is_decode[some.instance], "a decode instance ran it")
+        most = some.tokens + some.batch * some.steps
+        _segment(some, most <= replay.vram_tokens[some.instance], "its contexts fit in VRAM")
 
 
 def check_batches(records: Records) -> None:
@@ -161,43 +187,66 @@ def check_batches(records: Records) -> None:
     A replay that was interrupted has members whose stays never ended: there, no segment holds fewer than seen.
     """
     stays, segments = records.stays, records.segments
-    done_before = np.cumsum(stays.steps) - stays.steps
-    opening = np.flatnonzero(stays.opens)
-    done_before -= np.repeat(done_before[opening], np.diff(opening, append=len(stays)))
-    context = records.replay.trace.input_tokens[stays.request] + 1 + done_before  # at the join
     everyone = np.ones(len(stays), np.bool_)
     members = stays.taking_part(segments, everyone)
-    tokens = stays.taking_part(segments, everyone, context - stays.first_step) + members * segments.first_step
-    if records.replay.interrupted:
-        _segment(records, (members <= segments.batch) & (tokens <= segments.tokens), "it holds its members")
-        return
-    _segment(records, members == segments.batch, "its batch counts its members")
-    _segment(records, tokens == segments.tokens, "its tokens are its members' contexts")
+    contexts = stays.taking_part(segments, everyone, _contexts(records))
+    for part in spool.parts(len(segments)):
+        some, count = segments[part], members[part]
+        tokens = contexts[part] + count * some.first_step
+        if records.replay.interrupted:
+            _segment(some, (count <= some.batch) & (tokens <= some.tokens), "it holds its members")
+            continue
+        _segment(some, count == some.batch, "its batch counts its members")
+        _segment(some, tokens == some.tokens, "its tokens are its members' contexts")
 
 
-def _each(fine: Bools, rule: str, facts: dict[str, Ints], *shown: str) -> None:
+def _contexts(records: Records) -> Ints:
+    """Context of each stay's request at its join, less the number of the step that it joined with."""
+    stays, opens = records.stays, records.stays.opens
+    before = np.cumsum(stays.steps)
+    before -= stays.steps
+    before -= np.repeat(before[opens], np.diff(np.flatnonzero(opens), append=len(stays)))
+    for part in spool.parts(len(stays)):
+        before[part] += records.replay.trace.input_tokens[stays.request[part]] + 1 - stays.first_step[part]
+    return before
+
+
+class _Rows:
+    """Columns of some requests: the replay's, and some of one's own."""
+
+    def __init__(self, records: Records, part: slice, own: Mapping[str, Ints] | None = None) -> None:
+        self.first = part.start
+        self._columns, self._part, self._own = records.replay.columns, part, own or {}
+
+    def __getitem__(self, name: str) -> Ints:
+        return self._own[name] if name in self._own else self._columns[name][self._part]
+
+
+def _each(fine: Bools, rule: str, facts: _Rows, *shown: str) -> None:
     """Every row keeps ``rule``; else name the first that does not, with the columns to show."""
     if fine.all():
         return
     row = int(np.argmin(fine))
     values = ", ".join(f"{name} {facts[name][row]}" for name in shown)
-    raise InvariantError(f"{int((~fine).sum())} requests break a rule ({rule}); the first is row {row}: {values}")
+    raise InvariantError(
+        f"{int((~fine).sum())} requests break a rule ({rule}); the first is row {facts.first + row}: {values}"
+    )
 
 
-def _stay(records: Records, fine: Bools, rule: str) -> None:
+def _stay(stays: Stays, fine: Bools, rule: str) -> None:
     if fine.all():
         return
-    at, stays = int(np.argmin(fine)), records.stays
+    at = int(np.argmin(fine))
     raise InvariantError(
         f"{int((~fine).sum())} stays break a rule ({rule}); the first: request row {stays.request[at]} on instance "
         f"{stays.instance[at]}, joined at {stays.join_ps[at]} ps, steps {stays.first_step[at]} + {stays.steps[at]}"
     )
 
 
-def _segment(records: Records, fine: Bools, rule: str) -> None:
+def _segment(s: Segments, fine: Bools, rule: str) -> None:
     if fine.all():
         return
-    at, s = int(np.argmin(fine)), records.segments
+    at = int(np.argmin(fine))
     raise InvariantError(
         f"{int((~fine).sum())} decode segments break a rule ({rule}); the first: instance {s.instance[at]} at "
         f"{s.start_ps[at]} ps, steps {s.first_step[at]} + {s.steps[at]}, batch {s.batch[at]}, tokens {s.tokens[at]}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mooncake_bench.results.metric import COMPLETED, OFFERED, Metric, ratio
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ def _count(word: str, facts: Facts) -> Computed:
 
 
 def _rejected_at(stage: str, facts: Facts) -> Computed:
-    return int((facts.column("reject_stage") == stage).sum()), facts.offered
+    return int(facts.rejected_at(stage).sum()), facts.offered
 
 
 def _share(word: str, facts: Facts) -> Computed:
@@ -106,14 +104,13 @@ def _goodput_per_gpu(facts: Facts) -> Computed:
 
 
 def _within(column: str, facts: Facts) -> Computed:
-    judged = np.array([ok is not None for ok in facts.column(column)], np.bool_) & facts.completed
+    judged = facts.known(column) & facts.completed
     count = int(judged.sum())
     return ratio(float((facts.true(column) & judged).sum()), count), count
 
 
 def _tbt_unmeasured(facts: Facts) -> Computed:
-    judged = np.array([ok is not None for ok in facts.column("slo_tbt_ok")], np.bool_)
-    return int((facts.completed & ~judged).sum()), int(facts.completed.sum())
+    return int((facts.completed & ~facts.known("slo_tbt_ok")).sum()), int(facts.completed.sum())
 
 
 def goodput() -> Iterable[Metric]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _prefilled(facts: Facts) -> Bools:
-    return ~np.isnan(facts.column("computed_tokens").astype(np.float64))
+    return facts.known("computed_tokens")
 
 
 def _over_prefilled(facts: Facts, part: Ints, whole: Ints) -> Computed:

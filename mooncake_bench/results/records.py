@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from mooncake_bench import spool
 from mooncake_bench.results.gaps import PS_PER_MS, gap_stats
+from mooncake_bench.results.spooled import spooled
 from mooncake_bench.results.steps import SEGMENT_COLUMNS, STAY_COLUMNS, Segments, Stays
 from mooncake_bench.trace.model import NO_SESSION
 from mooncake_bench.trace.stats import ceiling_tokens
@@ -71,6 +73,12 @@ SEGMENTS = pa.schema([(name, pa.int64()) for name in SEGMENT_COLUMNS])
 STAYS = pa.schema([(name, pa.int64()) for name in (*STAY_COLUMNS, "gap_ps")])
 
 
+class Columns(Protocol):
+    """Columns by name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Records:
     """What one replay left, derived once: the geometry of its decoding, and each request's gaps and cache ceiling."""
@@ -100,34 +108,37 @@ class Records:
 
     def requests(self) -> pa.Table:
         """One row a request, trace order, columns as in :data:`REQUESTS`."""
-        columns = _Columns(self)
-        return pa.table([columns.arrow(field) for field in REQUESTS], schema=REQUESTS)
+        gaps = self.gap_stats()
+        parts = (_Columns(self, gaps, part) for part in spool.parts(len(self.replay.trace)))
+        made = (pa.table([columns.arrow(field) for field in REQUESTS], schema=REQUESTS) for columns in parts)
+        return spooled(REQUESTS, made)
 
     def segment_table(self) -> pa.Table:
         """The decode segments, as :data:`SEGMENTS`."""
-        return pa.table({name: getattr(self.segments, name) for name in SEGMENT_COLUMNS}, schema=SEGMENTS)
+        return pa.table({name: pa.array(getattr(self.segments, name)) for name in SEGMENT_COLUMNS}, schema=SEGMENTS)
 
     def stay_table(self) -> pa.Table:
         """The stays of at least one step, as :data:`STAYS`."""
-        stays = {name: getattr(self.stays, name) for name in STAY_COLUMNS}
-        return pa.table(stays | {"gap_ps": self.gap_ps}, schema=STAYS)
+        stays = {name: pa.array(getattr(self.stays, name)) for name in STAY_COLUMNS}
+        return pa.table(stays | {"gap_ps": pa.array(self.gap_ps)}, schema=STAYS)
 
 
-def routed(columns: dict[str, Any]) -> Bools:
+def routed(columns: Columns) -> Bools:
     """Requests that were admitted at arrival and given a prefill instance."""
     there: Bools = (columns["prefill_instance"] >= 0) & (columns["reject_stage"] != AT_ARRIVAL)
     return there
 
 
 class _Columns:
-    """The columns of a requests table, each a method or a rule; ``None`` stands for undefined."""
+    """The columns of a requests table, each a method or a rule; ``None`` stands for undefined. Of some rows."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, gaps: GapStats, rows: slice) -> None:
         replay = records.replay
-        self.replay, self.trace, self.raw = replay, replay.trace, replay.columns
-        self.ceiling = records.ceiling_tokens
-        self.gaps = records.gap_stats()
-        self.rows = len(replay.trace)
+        self.replay, self.trace, self.place = replay, replay.trace, rows
+        self.raw = {name: column[rows] for name, column in replay.columns.items()}
+        self.ceiling = records.ceiling_tokens[rows]
+        self.gaps = gaps[rows]
+        self.rows = rows.stop - rows.start
         status = self.raw["status"]
         self.completed = status == COMPLETED
         self.open = self.completed | (status == UNFINISHED)  # its latencies count, or may yet
@@ -151,23 +162,29 @@ class _Columns:
     # what it is
 
     def request_id(self) -> pa.Array:
-        return pa.array(self.trace.request_ids(), pa.string())
+        given, places = self.trace.request_id, self.trace.source_row
+        if given is not None:
+            return pa.array(given[self.place], pa.string())
+        rows = np.arange(self.place.start, self.place.stop) if places is None else places[self.place]
+        return pa.array(rows).cast(pa.string())
 
     def arrival_ms(self) -> tuple[Floats, None]:
         return self.raw["arrival_ps"] / PS_PER_MS, None
 
     def input_tokens(self) -> tuple[Ints, None]:
-        return self.trace.input_tokens, None
+        return self.trace.input_tokens[self.place], None
 
     def output_tokens(self) -> tuple[Ints, None]:
-        return self.trace.output_tokens, None
+        return self.trace.output_tokens[self.place], None
 
     def session_id(self) -> tuple[Ints, Bools]:
-        sessions = self.trace.session_id
-        return self._absent() if sessions is None else (sessions, sessions != NO_SESSION)
+        if self.trace.session_id is None:
+            return self._absent()
+        sessions = self.trace.session_id[self.place]
+        return sessions, sessions != NO_SESSION
 
     def priority(self) -> tuple[Ints, Bools | None]:
-        return self._absent() if self.trace.priority is None else (self.trace.priority, None)
+        return self._absent() if self.trace.priority is None else (self.trace.priority[self.place], None)
 
     def _absent(self) -> tuple[Ints, Bools]:
         return np.zeros(self.rows, np.int64), np.zeros(self.rows, np.bool_)
@@ -253,7 +270,7 @@ class _Columns:
 
     def tpot_ms(self) -> tuple[Floats, Bools]:
         spent, valid = self._span("end", "first_token", self.completed)
-        gaps = self.trace.output_tokens - 1
+        gaps = self.trace.output_tokens[self.place] - 1
         return spent / np.maximum(gaps, 1), valid & (gaps > 0)
 
     def tbt_ms(self) -> tuple[Floats, Bools]:

@@ -8,13 +8,16 @@ integer ps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mooncake_bench import spool
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -39,12 +42,17 @@ class Segments:
 
     @classmethod
     def of(cls, columns: Mapping[str, Ints]) -> Segments:
-        """Segments in any order, sorted."""
-        order = np.lexsort((columns["first_step"], columns["instance"]))
-        return cls(*(np.asarray(columns[name], np.int64)[order] for name in SEGMENT_COLUMNS))
+        """Segments in any order, sorted; the very columns when they are in order."""
+        if not _in_order(columns["instance"], columns["first_step"]):
+            columns = _taken(columns, np.lexsort((columns["first_step"], columns["instance"])), SEGMENT_COLUMNS)
+        return cls(*(np.asarray(columns[name], np.int64) for name in SEGMENT_COLUMNS))
 
     def __len__(self) -> int:
         return len(self.instance)
+
+    def __getitem__(self, at: Any) -> Segments:
+        """Some of them: a slice, or their indices in rising order."""
+        return Segments(*(getattr(self, name)[at] for name in SEGMENT_COLUMNS))
 
     @property
     def end_ps(self) -> Ints:
@@ -63,16 +71,44 @@ class Segments:
         """Index of the segment that holds each (instance, step number); -1 where none does."""
         if not len(self):
             return np.full(len(instance), -1, np.int64)
-        at = np.searchsorted(self._key(self.instance, self.first_step), self._key(instance, step), "right") - 1
-        inside = (self.instance[at] == instance) & (step >= self.first_step[at]) & (step < self._after[at])
+        most, keys = self._most, self._keys
+        at = np.searchsorted(keys, instance * (most + 1) + np.minimum(step, most), "right") - 1
+        first, steps = self.first_step[at], self.steps[at]
+        inside = (self.instance[at] == instance) & (step >= first) & (step < first + steps)
         return np.where((at >= 0) & inside, at, -1)
 
-    @property
-    def _after(self) -> Ints:
-        return self.first_step + self.steps
+    @cached_property
+    def _most(self) -> int:
+        """No step has a larger number."""
+        return max(int((self.first_step[part] + self.steps[part]).max()) for part in spool.parts(len(self)))
 
-    def _key(self, instance: Ints, step: Ints) -> Ints:
-        return instance * (int(self._after.max()) + 1) + np.minimum(step, int(self._after.max()))
+    @cached_property
+    def _keys(self) -> Ints:
+        """Instance and first step in one number, which rises."""
+        keys = spool.empty(len(self), np.int64)
+        for part in spool.parts(len(self)):
+            keys[part] = self.instance[part] * (self._most + 1) + self.first_step[part]
+        return keys
+
+
+def _in_order(first: Ints, then: Ints) -> bool:
+    """Whether rows are sorted by two columns, all different."""
+    for part in spool.parts(max(len(first) - 1, 0)):
+        rows = slice(part.start, part.stop + 1)
+        apart = np.diff(first[rows])
+        rises = (apart > 0) | ((apart == 0) & (np.diff(then[rows]) > 0))
+        if not rises.all():
+            return False
+    return True
+
+
+def _taken(columns: Mapping[str, Ints], order: Ints, names: Sequence[str]) -> dict[str, Ints]:
+    """Some rows of some columns, in a given order."""
+    made = {name: spool.empty(len(order), np.int64) for name in names}
+    for part in spool.parts(len(order)):
+        for name, column in made.items():
+            column[part] = columns[name][order[part]]
+    return made
 
 
 def elapsed_ps(steps: Ints, step_ps: Ints, growth_ps: Ints) -> Ints:
@@ -95,12 +131,14 @@ class Stays:
     @classmethod
     def of(cls, columns: Mapping[str, Ints], segments: Segments) -> Stays:
         """Stays in any order, located among the segments."""
-        table = {name: np.asarray(columns[name], np.int64) for name in STAY_COLUMNS}
-        order = np.lexsort((table["join_ps"], table["request"]))
-        order = order[table["steps"][order] > 0]
-        request, instance, join_ps, first_step, steps = (table[name][order] for name in STAY_COLUMNS)
-        first = segments.find(instance, first_step)
-        last = segments.find(instance, first_step + steps - 1)
+        if not _in_order(columns["request"], columns["join_ps"]) or not (columns["steps"] > 0).all():
+            order = np.lexsort((columns["join_ps"], columns["request"]))
+            columns = _taken(columns, order[columns["steps"][order] > 0], STAY_COLUMNS)
+        request, instance, join_ps, first_step, steps = (np.asarray(columns[name], np.int64) for name in STAY_COLUMNS)
+        first, last = spool.empty(len(request), np.int64), spool.empty(len(request), np.int64)
+        for part in spool.parts(len(request)):
+            first[part] = segments.find(instance[part], first_step[part])
+            last[part] = segments.find(instance[part], first_step[part] + steps[part] - 1)
         return cls(request, instance, join_ps, first_step, steps, first, last)
 
     def __len__(self) -> int:
@@ -111,9 +149,13 @@ class Stays:
         """True for the first stay of each request."""
         return np.concatenate(([True], self.request[1:] != self.request[:-1])) if len(self) else np.zeros(0, np.bool_)
 
+    def __getitem__(self, at: Any) -> Stays:
+        """Some of them: a slice, or their indices in rising order. The segments stay what they were."""
+        return Stays(*(getattr(self, name)[at] for name in (*STAY_COLUMNS, "first", "last")))
+
     def end_ps(self, segments: Segments) -> Ints:
         """When the last step of each stay ended."""
-        return segments.end_ps[self.last]
+        return segments[self.last].end_ps
 
     def gap_ps(self, segments: Segments, first_token_ps: Ints) -> Ints:
         """The gap that ends with the first step of each stay.
@@ -123,14 +165,22 @@ class Stays:
         """
         if not len(self) or not len(segments):
             return np.zeros(len(self), np.int64)
-        previous = np.concatenate(([0], self.end_ps(segments)[:-1]))
-        since = np.where(self.opens, first_token_ps[self.request], previous)
-        return segments.start_ps[self.first] + segments.step_ps[self.first] - since
+        gaps, opens = spool.empty(len(self), np.int64), self.opens
+        for part in spool.parts(len(self)):
+            before = self[max(part.start - 1, 0) : part.stop - 1].end_ps(segments)
+            previous = before if part.start else np.concatenate(([0], before))
+            since = np.where(opens[part], first_token_ps[self.request[part]], previous)
+            first = self.first[part]
+            gaps[part] = segments.start_ps[first] + segments.step_ps[first] - since
+        return gaps
 
     def taking_part(self, segments: Segments, chosen: Bools, amount: Ints | None = None) -> Ints:
         """Sum over the chosen stays of ``amount`` (default 1 each), for every segment they cover."""
         change = np.zeros(len(segments) + 1, np.int64)
-        amounts = np.ones(len(self), np.int64) if amount is None else amount
-        np.add.at(change, self.first[chosen], amounts[chosen])
-        np.subtract.at(change, self.last[chosen] + 1, amounts[chosen])
-        return np.cumsum(change[:-1])
+        for part in spool.parts(len(self)):
+            mine = chosen[part]
+            amounts = 1 if amount is None else amount[part][mine]
+            np.add.at(change, self.first[part][mine], amounts)
+            np.subtract.at(change, self.last[part][mine] + 1, amounts)
+        np.cumsum(change, out=change)
+        return change[:-1]

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mooncake_bench import spool
 from mooncake_bench.errors import ResultError, nearest
 from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.manifest import FORMAT_VERSION
 from mooncake_bench.results.records import REQUESTS, SEGMENTS, STAYS
+from mooncake_bench.results.spooled import spooled
 from mooncake_bench.results.timeline import TIMELINE
 
 if TYPE_CHECKING:
@@ -85,10 +87,12 @@ def _fill(folder: Path, manifest: Mapping[str, Any], tables: Mapping[str, pa.Tab
 
     for name, table in tables.items():
         words = [field.name for field in table.schema if pa.types.is_string(field.type)]
-        pq.write_table(
-            table, folder / f"{name}.parquet", compression="zstd", compression_level=1, use_dictionary=words,
-            version="2.6", data_page_version="1.0", write_page_checksum=True, row_group_size=1 << 20,
-        )  # fmt: skip
+        with pq.ParquetWriter(
+            folder / f"{name}.parquet", table.schema, compression="zstd", compression_level=1, use_dictionary=words,
+            version="2.6", data_page_version="1.0", write_page_checksum=True,
+        ) as writer:  # fmt: skip
+            for part in spool.parts(len(table)):
+                writer.write_table(table.slice(part.start, part.stop - part.start))
     text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -170,7 +174,9 @@ def read_table(folder: Path, name: str, manifest: Mapping[str, Any]) -> pa.Table
 
     path = folder / f"{name}.parquet"
     try:
-        table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            groups = (file.read_row_group(group) for group in range(file.num_row_groups))
+            table = spooled(file.schema_arrow, groups)
     except FileNotFoundError:
         raise ResultError(f"{str(path)!r} is missing; replay the run again") from None
     except (OSError, pa.ArrowException) as error:

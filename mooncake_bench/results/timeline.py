@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from mooncake_bench import spool
 from mooncake_bench.results.gaps import PS_PER_MS
 from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STAGES, routed
 from mooncake_bench.results.steps import elapsed_ps
@@ -87,9 +88,11 @@ class _Clock:
     def stack(self, since_ps: Ints, until_ps: Ints, amount: Ints | int = 1) -> Ints:
         """At each sample, the sum of ``amount`` over the spans [since, until) that hold it."""
         change = np.zeros(self.samples + 1, np.int64)
-        amounts = np.broadcast_to(np.asarray(amount, np.int64), since_ps.shape)
-        np.add.at(change, self.from_time(since_ps), amounts)
-        np.subtract.at(change, self.from_time(np.maximum(until_ps, since_ps)), amounts)
+        for part in spool.parts(len(since_ps)):
+            since, until = since_ps[part], until_ps[part]
+            amounts = amount if isinstance(amount, int) else amount[part]
+            np.add.at(change, self.from_time(since), amounts)
+            np.subtract.at(change, self.from_time(np.maximum(until, since)), amounts)
         return np.cumsum(change[:-1])
 
     def remaining(self, since_ps: Ints, until_ps: Ints) -> Ints:
@@ -100,8 +103,10 @@ class _Clock:
     def busy_ratio(self, since_ps: Ints, until_ps: Ints, servers: int) -> Floats:
         """Share of each interval that ``servers`` servers spend inside the spans."""
         edges = np.append(self.times_ps, self.samples * self.step_ps)
-        busy = np.diff(time_since(since_ps, edges) - time_since(until_ps, edges))
-        return busy / (self.step_ps * servers)
+        total = np.zeros(len(edges), np.int64)
+        for part in spool.parts(len(since_ps)):
+            total += time_since(since_ps[part], edges) - time_since(until_ps[part], edges)
+        return np.diff(total) / (self.step_ps * servers)
 
     def count(self, time_ps: Ints) -> Ints:
         """How many of the times fall in each interval."""
@@ -150,10 +155,16 @@ def _decode_state(records: Records, clock: _Clock) -> dict[str, Floats | Ints]:
 
 def _covered(segments: Segments, clock: _Clock) -> tuple[Ints, Ints]:
     """Every pair (segment, sample within it)."""
-    first, after = clock.from_time(segments.start_ps), clock.from_time(segments.end_ps)
-    counts = after - first
-    segment = np.repeat(np.arange(len(segments)), counts)
-    return segment, np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts) + first[segment]
+    pairs = []
+    for part in spool.parts(len(segments)):
+        some = segments[part]
+        first, after = clock.from_time(some.start_ps), clock.from_time(some.end_ps)
+        counts = after - first
+        segment = np.repeat(np.arange(len(some)), counts)
+        sample = np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts) + first[segment]
+        pairs.append((segment + part.start, sample))
+    segment, sample = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    return segment, sample
 
 
 def steps_done(segments: Segments, at: Ints, gone_ps: Ints) -> Ints:
@@ -170,9 +181,12 @@ def steps_done(segments: Segments, at: Ints, gone_ps: Ints) -> Ints:
 def _utilisations(records: Records, clock: _Clock) -> dict[str, Floats]:
     replay, segments = records.replay, records.segments
     start, end = busy_prefill(records)
+    ends = spool.empty(len(segments), np.int64)
+    for part in spool.parts(len(segments)):
+        ends[part] = segments[part].end_ps
     return {
         "prefill_utilisation_ratio": clock.busy_ratio(start, end, int(replay.is_prefill.sum())),
-        "decode_utilisation_ratio": clock.busy_ratio(segments.start_ps, segments.end_ps, int(replay.is_decode.sum())),
+        "decode_utilisation_ratio": clock.busy_ratio(segments.start_ps, ends, int(replay.is_decode.sum())),
     }
 
 
@@ -193,7 +207,8 @@ def _states(records: Records, clock: _Clock) -> dict[str, Ints]:
         raw[f"{name}_ps"] for name in ("arrival", "start", "first_token", "kv_arrival", "join", "end")
     )
     pauses = np.flatnonzero(~stays.opens)  # preempted: from the end of one stay to the next
-    preempted = clock.stack(stays.end_ps(segments)[pauses - 1], stays.join_ps[pauses]) if len(pauses) else 0
+    ends = stays[pauses - 1].end_ps(segments)
+    preempted = clock.stack(ends, stays.join_ps[pauses]) if len(pauses) else 0
     return {
         "queued_requests": _between(clock, there, arrival, start, end),
         "prefilling_requests": _between(clock, start >= 0, start, first_token, end),

@@ -64,10 +64,14 @@ class Brain:
         if self.router is self.admission:  # type: ignore[comparison-overlap]
             turns.pop()
         for policy, rng in turns:
-            try:
-                policy.start(self.view, rng)
-            except FAULTS as error:
-                raise policy_fault(policy, None, error) from error
+            self.start_one(policy, rng)
+
+    def start_one(self, policy: Policy, rng: Generator) -> None:
+        """Let one policy prepare."""
+        try:
+            policy.start(self.view, rng)
+        except FAULTS as error:
+            raise policy_fault(policy, None, error) from error
 
     # arrival
 

@@ -10,19 +10,19 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.errors import InvariantError, PolicyError
+from mooncake_bench.hardware.cost import PS_PER_MS
 from mooncake_bench.sim import job as status
 from mooncake_bench.sim.brain import FAULTS, policy_fault
 from mooncake_bench.sim.decode import Decoder
-from mooncake_bench.sim.job import Job
 from mooncake_bench.sim.network import SCALE, Flow, Network
 from mooncake_bench.sim.prefill import PrefillNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from mooncake_bench.api import Request
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.brain import Brain
+    from mooncake_bench.sim.job import Job
     from mooncake_bench.sim.pool import Pool
     from mooncake_bench.sim.state import ClusterState
 
@@ -77,54 +77,48 @@ class Cluster:
     def _post_boundary(self, time: int, decoder: Decoder, epoch: int) -> None:
         heappush(self._heap, (time, BOUNDARY + decoder.instance, epoch, _boundary, decoder))
 
-    def run(
-        self,
-        requests: Sequence[Request],
-        arrivals_ps: Sequence[int],
-        outputs: Sequence[int],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> bool:
-        """Everything from the first arrival to the last event. False when interrupted (Ctrl-C): what was done stays."""
+    def run(self, arrivals: Iterable[Job], progress: Callable[[int, int], None] | None = None) -> bool:
+        """Everything from the first arrival to the last event. False when interrupted (Ctrl-C): what was done stays.
+
+        ``arrivals`` are the requests in order of arrival, each asked for when the one before has arrived.
+        """
         try:
-            self._loop(requests, arrivals_ps, outputs, progress)
+            for job in arrivals:
+                self._until(job.arrival_ps)
+                self._come(job)
+                if progress is not None and not (job.row + 1) & 255:
+                    progress(job.row + 1, self.now)
+            self._until(None)
         except KeyboardInterrupt:
             return False
         return True
 
-    def _loop(
-        self,
-        requests: Sequence[Request],
-        arrivals_ps: Sequence[int],
-        outputs: Sequence[int],
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
+    def _until(self, end: int | None) -> None:
+        """All events up to a time, that included; without one, all there are."""
         heap, view = self._heap, self.brain.view
-        count = len(requests)
-        row = 0
-        while True:
-            if heap and (row == count or heap[0][0] <= arrivals_ps[row]):
-                time, _, epoch, handler, subject = heappop(heap)
-                if epoch != subject.epoch:
-                    continue
-                if time < self.now:
-                    raise InvariantError(f"the clock went backwards from {self.now} to {time} ps")
-                self.now = time
-                handler(subject, time)
-                self.events += 1
-            elif row < count:
-                self.now = now = arrivals_ps[row]
-                self._arrive(Job(row, requests[row], now, outputs[row]), now)
-                row += 1
-                if progress is not None and not row & 255:
-                    progress(row, now)
-            else:
-                return
+        while heap and (end is None or heap[0][0] <= end):
+            time, _, epoch, handler, subject = heappop(heap)
+            if epoch != subject.epoch:
+                continue
+            if time < self.now:
+                raise InvariantError(f"the clock went backwards from {self.now} to {time} ps")
+            self.now = time
+            handler(subject, time)
+            self.events += 1
             if view.follows:
-                view.observe(self.now)
+                view.observe(time)
+
+    def _come(self, job: Job) -> None:
+        self.now = now = job.arrival_ps
+        self._arrive(job, now)
+        if self.brain.view.follows:
+            self.brain.view.observe(now)
 
     # arrival
 
     def _arrive(self, job: Job, now: int) -> None:
+        if self.pool.expiring:
+            self._expire(job, now)
         began = perf_counter_ns()
         reason = self.brain.decide(job, now)
         self.policy_ns.append(perf_counter_ns() - began)
@@ -135,7 +129,7 @@ class Cluster:
         state = self.state
         instance = job.prefill
         node = self.nodes[instance]
-        self._claim(job)
+        self._claim(job, now)
         if self._order is not None:
             job.waits_for = next(
                 (other for other in reversed(node.queue) if not set(other.new_blocks).isdisjoint(job.stored)), None
@@ -158,15 +152,25 @@ class Cluster:
         if self.brain.view.follows:
             self.brain.view.routed(job, now)
 
-    def _claim(self, job: Job) -> None:
+    def _expire(self, job: Job, now: int) -> None:
+        """Evictions that want to may give up blocks before an arrival's hits are seen."""
+        for node in self.pool.expiring:
+            try:
+                node.expire(now / PS_PER_MS)
+            except PolicyError:
+                raise
+            except FAULTS as error:
+                raise policy_fault(node.eviction, job, error) from error
+
+    def _claim(self, job: Job, now: int) -> None:
         """Take slots for its blocks on its node, and protect what it fetches at the source."""
         blocks, cached = job.request.blocks, job.cached_blocks
         instance = job.prefill
         try:
-            job.new_blocks, job.stored = self.pool.claim(instance, blocks, cached)
+            job.new_blocks, job.stored = self.pool.claim(instance, blocks, cached, now)
             if job.fetch_source is not None:
                 instance = job.fetch_source
-                job.fetch_blocks = self.pool.claim_source(instance, blocks, cached, job.hit_blocks)
+                job.fetch_blocks = self.pool.claim_source(instance, blocks, cached, job.hit_blocks, now)
         except (PolicyError, InvariantError):
             raise
         except FAULTS as error:

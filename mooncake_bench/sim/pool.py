@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mooncake_bench.api import Eviction
 from mooncake_bench.errors import InvariantError, PolicyError
+from mooncake_bench.hardware.cost import PS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from mooncake_bench.api import Eviction
 
 _MEMO_LIMIT = 16_384
 
@@ -116,7 +116,8 @@ class Node:
     """One instance's store. Blocks in use are pinned; the policy names a victim among the others."""
 
     __slots__ = (
-        "capacity", "eviction", "evictions", "extra_pins", "held", "index", "pinned", "refused", "resident",
+        "begins", "capacity", "eviction", "evictions", "expires", "extra_pins", "held", "index", "pinned", "refused",
+        "resident",
     )  # fmt: skip
 
     def __init__(self, instance: int, capacity: int, index: PrefixIndex, eviction: Eviction) -> None:
@@ -129,6 +130,8 @@ class Node:
         self.extra_pins: dict[int, int] = {}  # pins beyond the first of a block pinned more than once
         self.evictions = 0
         self.refused = 0
+        self.begins = type(eviction).begin is not Eviction.begin  # whether it wants to be told or asked
+        self.expires = type(eviction).expire is not Eviction.expire
         eviction.open(capacity)
 
     def pin(self, blocks: Sequence[int]) -> None:
@@ -193,36 +196,46 @@ class Node:
         possible = min(wanted, self.resident - len(self.pinned))
         if possible <= 0:
             return 0
+        victims = self.eviction.evict_many(possible, self.pinned)
+        self._forget(victims, "evict")
+        if len(victims) != possible:
+            name = self.eviction.name
+            raise PolicyError(f"policy {name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
+        return possible
+
+    def expire(self, now_ms: float) -> None:
+        """Let the policy give up blocks although there may be room; what is promised is pinned, so it stays."""
+        victims = self.eviction.expire(now_ms, self.pinned)
+        if victims:
+            self._forget(victims, "expire")
+
+    def _forget(self, victims: Sequence[int], method: str) -> None:
+        """Take what the policy gave up out of the index."""
         holders, held, pinned = self.index.holders, self.held, self.pinned
-        victims = self.eviction.evict_many(possible, pinned)
         for victim in victims if not pinned.isdisjoint(victims) else ():
             if victim in pinned:
-                self._reject_victim(victim)
+                self._reject_victim(victim, method)
         pop = holders.pop
         for victim in victims:
             bits = pop(victim, 0)
             if bits != held:
                 if not bits & held:
-                    self._reject_victim(victim)
+                    self._reject_victim(victim, method)
                 holders[victim] = bits ^ held
-        if len(victims) != possible:
-            name = self.eviction.name
-            raise PolicyError(f"policy {name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
         if self.index.journal is not None:
             self._note("gone", victims)
-        self.resident -= possible
-        self.evictions += possible
-        return possible
+        self.resident -= len(victims)
+        self.evictions += len(victims)
 
     def _note(self, what: str, blocks: Sequence[int]) -> None:
         assert self.index.journal is not None
         self.index.journal.append((what, self.held, tuple(blocks)))
 
-    def _reject_victim(self, victim: int) -> None:
+    def _reject_victim(self, victim: int, method: str) -> None:
         state = "pinned by a running request" if victim in self.pinned else "not stored on this node"
         name = self.eviction.name
         raise PolicyError(
-            f"policy {name!r}: evict() returned block {victim!r}, which is {state}; return a stored, unpinned block"
+            f"policy {name!r}: {method}() returned block {victim!r}, which is {state}; return a stored, unpinned block"
         )
 
     def set_ready(self, blocks: Sequence[int]) -> None:
@@ -260,6 +273,7 @@ class Node:
         blocks that were stored before.
         """
         get, held, policy = self.index.holders.get, self.held, self.eviction
+        policy.begin(blocks, 0.0)
         hits = next((i for i, block in enumerate(blocks) if not get(block, 0) & held), len(blocks))
         for position, block in enumerate(blocks):
             if get(block, 0) & held:
@@ -278,14 +292,17 @@ class Pool:
     ) -> None:
         self.index = index
         self.nodes = {i: Node(i, capacity, index, make()) for i in holders}
+        self.expiring = [node for node in self.nodes.values() if node.expires]
         self.tail_first = touch_order == "tail-first"
 
-    def claim(self, instance: int, blocks: Sequence[int], hit: int) -> tuple[Sequence[int], Sequence[int]]:
+    def claim(self, instance: int, blocks: Sequence[int], hit: int, now_ps: int) -> tuple[Sequence[int], Sequence[int]]:
         """Pin a routed request's stored blocks on its node and take slots for the others (rule 4).
 
         Returns the blocks newly stored, and all its stored blocks, which stay pinned until :meth:`Node.unpin`.
         """
         node = self.nodes[instance]
+        if node.begins:
+            node.eviction.begin(blocks, now_ps / PS_PER_MS)
         new, positions, entries = node.missing(blocks, hit)
         whole = len(new) == len(blocks) - hit
         present = blocks[:hit] if whole else _without(blocks, positions)
@@ -300,9 +317,11 @@ class Pool:
         self._touch(node, stored, blocks)
         return new, stored
 
-    def claim_source(self, instance: int, blocks: Sequence[int], start: int, stop: int) -> Sequence[int]:
+    def claim_source(self, instance: int, blocks: Sequence[int], start: int, stop: int, now_ps: int) -> Sequence[int]:
         """Touch and pin the fetched range at its holder until the transfer ends."""
         node = self.nodes[instance]
+        if node.begins:
+            node.eviction.begin(blocks, now_ps / PS_PER_MS)
         fetched = blocks[start:stop]
         order = range(stop - 1, start - 1, -1) if self.tail_first else range(start, stop)
         node.eviction.touch(fetched[::-1] if self.tail_first else fetched, order)

@@ -62,5 +62,6 @@ class PrefillNode:
         else:
             self.queue.remove(head)
         self.head = None
+        head.waits_for = None  # or chains of requests long gone would stay in memory
         self.queued_ps -= head.prefill_ps
         return head

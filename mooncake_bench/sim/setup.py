@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_INSTANCES = 100_000
+READING = ("block_tokens", "timestamp_unit", "columns", "failures")  # fields that say how a trace is read
 LONGEST_DELAY_MS = 1e9  # about 11 days
 
 _NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -275,6 +276,16 @@ class Setup:
     timestamp_unit: str = _choice(
         "auto", "trace.timestamp_unit", ("auto", "s", "ms", "us", "ns"), "unit of the trace's timestamps"
     )
+    columns: str | None = _setting(
+        None,
+        "trace.columns",
+        _text,
+        "columns of a plain CSV, JSON lines or parquet trace, such as arrival=ts,input=prompt_len,output=gen_len",
+        unset="arrival_ms,input_tokens,output_tokens",
+    )
+    failures: str = _choice(
+        "exclude", "trace.failures", ("exclude", "error"), "requests that failed where the trace was taken (BurstGPT)"
+    )
     max_requests: int | None = _setting(
         None, "trace.max_requests", _integer, "replay only the first requests", unit="requests", least=1, unset="all"
     )
@@ -314,6 +325,11 @@ class Setup:
     def instances(self) -> list[tuple[str, str]]:
         """(role ``P`` or ``D``, node preset) of every instance, by id."""
         return parse_cluster(self.cluster, self.node)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the trace is read, as ``load`` wants to know it."""
+        return {name: getattr(self, name) for name in READING}
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting by its dotted name, defaults and None included."""

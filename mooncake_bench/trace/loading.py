@@ -2,45 +2,130 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
-import json
-import zlib
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from mooncake_bench.errors import TraceError, nearest
 from mooncake_bench.paths import bundled
-from mooncake_bench.trace.formats import Source, all_formats
+from mooncake_bench.trace.formats import Reading, Source, all_formats
+from mooncake_bench.trace.formats._mapping import parse_columns
+from mooncake_bench.trace.pieces import GZIP_MAGIC, ZSTD_MAGIC, HashedFile
 
 if TYPE_CHECKING:
+    from mooncake_bench.trace.formats import Format
     from mooncake_bench.trace.model import Trace
 
-MAX_BYTES = 2**30  # of a file, decompressed: a larger one is refused rather than filling the memory
-CHUNK_BYTES = 2**22
 MAX_NEIGHBOURS = 1_000  # files of a folder looked at for a name that was meant
 ARROW_MAGIC = b"ARROW1"
-GZIP_MAGIC = b"\x1f\x8b"
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+PARQUET_MAGIC = b"PAR1"
+FAILURES = ("exclude", "error")
 LIST_HINT = "list the bundled traces with: mooncake-bench traces list"
+FOREIGN = {  # first bytes of what is no trace -> what it is, and what to do
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"\xfd7zXZ\x00": "an xz file; unpack it first (gzip and zstd are read as they are)",
+    b"BZh": "a bzip2 file; unpack it first (gzip and zstd are read as they are)",
+    b"version https://git-lfs": "a pointer of git LFS instead of the file; fetch the file itself (git lfs pull)",
+    b"<!DOCTYPE": "a web page; download the file itself",
+    b"<html": "a web page; download the file itself",
+    GZIP_MAGIC: "a gzip file inside another; expand it once",
+    ZSTD_MAGIC: "a zstd file inside another; expand it once",
+}
+TAR_MARK = slice(257, 262), b"ustar"
 
 
-def load(path_or_name: str | Path, block_tokens: int | None = None, timestamp_unit: str = "auto") -> Trace:
+def load(
+    path_or_name: str | Path,
+    block_tokens: int | None = None,
+    timestamp_unit: str = "auto",
+    columns: str | None = None,
+    failures: str = "exclude",
+) -> Trace:
     """The trace in a file (any known format, recognised by content) or of a bundled name.
 
     ``block_tokens`` None takes the format's own block size; ``timestamp_unit`` is ``auto``, ``s``, ``ms``, ``us`` or
-    ``ns``. Raises TraceError, one line, for anything that cannot be read as it stands.
+    ``ns``. ``columns`` names those of a plain CSV, JSONL or parquet file, such as
+    ``arrival=ts,input=prompt_len,output=gen_len``; ``failures`` says what becomes of requests that failed where the
+    trace was taken: ``exclude`` or ``error``. Raises TraceError, one line, for anything that cannot be read as it
+    stands, and for an option without effect.
     """
+    if failures not in FAILURES:
+        raise TraceError(f"failures {failures!r} is not one of {', '.join(FAILURES)}{nearest(failures, FAILURES)}")
+    reading = Reading(block_tokens, parse_columns(columns or ""), failures)
     path = find(path_or_name)
-    data = _bytes(path)
-    if data.startswith(ARROW_MAGIC):
-        from mooncake_bench.trace.store import read_arrow
+    file = HashedFile(path, str(path))
+    try:
+        if file.start.startswith(ARROW_MAGIC):
+            return _load_arrow(path_or_name, path, file, reading, timestamp_unit)
+        return _load_foreign(path, file, reading, timestamp_unit)
+    finally:
+        file.close()
 
-        label = f"bundled trace {str(path_or_name)!r}" if str(path_or_name) in bundled_names() else str(path)
-        return read_arrow(data, label, block_tokens, timestamp_unit)
-    return _load_text(path, data, block_tokens, timestamp_unit)
+
+def _load_arrow(
+    path_or_name: str | Path, path: Path, file: HashedFile, reading: Reading, timestamp_unit: str
+) -> Trace:  # fmt: skip
+    from mooncake_bench.trace.store import read_arrow
+
+    label = f"bundled trace {str(path_or_name)!r}" if str(path_or_name) in bundled_names() else str(path)
+    _refuse_idle(label, "an Arrow trace of this tool", frozenset(), reading)
+    source = path if path.is_file() else file.read()
+    return read_arrow(source, label, reading.block_tokens, timestamp_unit)
+
+
+def _load_foreign(path: Path, file: HashedFile, reading: Reading, timestamp_unit: str) -> Trace:
+    from mooncake_bench.trace.schema import finish
+
+    source = _source(path, file, reading)
+    if source.empty:
+        raise TraceError(f"{source.label}: found an empty file; expected at least one request")
+    kind = _recognised(source)
+    _refuse_idle(source.label, kind.DESCRIPTION, getattr(kind, "OPTIONS", frozenset()), reading)
+    return finish(kind.read(source), _name(path), reading.block_tokens, timestamp_unit)
+
+
+def _source(path: Path, file: HashedFile, reading: Reading) -> Source:
+    """The file as a format reads it: a text piece by piece, a parquet file by its path."""
+    if file.start.startswith(PARQUET_MAGIC) and path.is_file():
+        facts = {"source": path.name, "source_sha256": file.sha256()}
+        return Source(str(path), PARQUET_MAGIC, facts, reading, path)
+    return Source(str(path), file, {"source": path.name}, reading)
+
+
+def _recognised(source: Source) -> Format:
+    """The format of a text; with ``--column`` one of the plain formats. Raises TraceError when there is none."""
+    head, formats = source.head, list(all_formats())
+    if source.reading.columns:
+        text = "plain-jsonl" if head.lstrip()[:1] == b"{" else "plain-csv"
+        name = "parquet" if head.startswith(PARQUET_MAGIC) else text
+        return next(kind for kind in formats if name == kind.NAME)
+    for kind in formats:
+        if kind.recognises(head):
+            return kind
+    raise _unknown(source, formats)
+
+
+def _unknown(source: Source, formats: list[Format]) -> TraceError:
+    head, line = source.head, source.head_line
+    what = next((text for magic, text in FOREIGN.items() if head.startswith(magic)), None)
+    if head[TAR_MARK[0]] == TAR_MARK[1]:
+        what = "a tar archive; unpack it first"
+    if what is not None:
+        return TraceError(f"{source.label}: found {what}")
+    next(source.pieces())  # that it is text
+    known = ", ".join(kind.DESCRIPTION.partition(":")[0] for kind in formats)
+    return TraceError(
+        f"{source.label}, line {line}: found {_first_line(head)}; expected an Arrow trace of this tool, or {known}"
+        f"{_header_hint(head)}{_renames(head)}; for other column names: --column arrival=NAME,input=NAME,output=NAME"
+    )
+
+
+def _refuse_idle(label: str, kind: str, effective: frozenset[str], reading: Reading) -> None:
+    """Raises TraceError for an option that has no effect on files of a format."""
+    if reading.columns and "columns" not in effective:
+        raise TraceError(f"{label}: --column has no effect on {kind}; leave the option out")
+    if reading.failures != "exclude" and "failures" not in effective:
+        raise TraceError(f"{label}: --failures has no effect on {kind}: it marks none; leave the option out")
 
 
 def bundled_names() -> list[str]:
@@ -75,51 +160,25 @@ def _existing(path: Path, name: str, names: list[str]) -> Path:
     return path
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = _at_most(stream, MAX_BYTES + 1)
-    except OSError as error:
-        raise TraceError(f"trace {str(path)!r} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise TraceError(f"trace {str(path)!r} has more than {MAX_BYTES:,} bytes, the limit for one trace file")
-    return data
+def _header_hint(head: bytes) -> str:
+    """What to change in a first line that is no header of a CSV file."""
+    first = head.strip().split(b"\n", 1)[0].strip()
+    if b"\r" in first:
+        return "; its lines end in CR alone where LF or CRLF should be"
+    for mark, word in ((b";", "semicolons"), (b"\t", "tabs")):
+        if mark in first and b"," not in first:
+            return f"; its fields are separated by {word} where commas should be"
+    numbers = first.count(b",") and not first.translate(None, b'0123456789.,:+-TZ "')
+    return "; its first line must name the columns" if numbers else ""
 
 
-def _at_most(stream: IO[bytes] | gzip.GzipFile, limit: int) -> bytes:
-    """All bytes of a stream, or the first ones once there are ``limit``; memory grows with what is there."""
-    parts, size = [], 0
-    while size < limit and (part := stream.read(CHUNK_BYTES)):
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts)
-
-
-def _load_text(path: Path, data: bytes, block_tokens: int | None, timestamp_unit: str) -> Trace:
-    from mooncake_bench.trace.schema import finish
-
-    label = str(path)
-    facts = {"source": path.name, "source_sha256": hashlib.sha256(data).hexdigest()}
-    text = _gunzipped(data, label) if data.startswith(GZIP_MAGIC) else data
-    source = Source(label, _checked_text(text.removeprefix(BYTE_ORDER_MARK), label), facts)
-    for kind in all_formats():
-        if kind.recognises(source.head):
-            return finish(kind.read(source), _name(path), block_tokens, timestamp_unit)
-    known = "; ".join(kind.DESCRIPTION for kind in all_formats())
-    raise TraceError(
-        f"{label}, line 1: found {_first_line(text)}; expected an Arrow trace of this tool, or {known}{_renames(text)}"
-    )
-
-
-def _renames(text: bytes) -> str:
+def _renames(head: bytes) -> str:
     """A hint that says which keys of a first line in JSON to rename, when none has the name it should have."""
+    from mooncake_bench.trace.formats._jsonl import first_row
     from mooncake_bench.trace.formats.mooncake import FIELDS
 
-    try:
-        row = json.loads(text.strip().split(b"\n", 1)[0])
-    except ValueError:
-        return ""
-    if not isinstance(row, dict):
+    row = first_row(head)
+    if not row:
         return ""
     renames = [
         f"{key!r} to {field!r}"
@@ -136,34 +195,7 @@ def _plain(key: str) -> str:
 
 
 def _name(path: Path) -> str:
-    return path.name.removesuffix(".gz").rsplit(".", 1)[0] or path.name
-
-
-def _gunzipped(data: bytes, label: str) -> bytes:
-    """The text of a gzip file; refused when truncated, damaged, or larger than MAX_BYTES."""
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            text = _at_most(stream, MAX_BYTES + 1)
-    except EOFError:
-        raise TraceError(f"{label}: the gzip file is truncated ({len(data):,} bytes); fetch or copy it again") from None
-    except (OSError, zlib.error) as error:
-        raise TraceError(f"{label}: the gzip file is damaged ({error}); fetch or copy it again") from None
-    if len(text) > MAX_BYTES:
-        raise TraceError(f"{label}: expands to more than {MAX_BYTES:,} bytes, the limit for one trace file")
-    return text
-
-
-def _checked_text(text: bytes, label: str) -> bytes:
-    if not text.strip():
-        raise TraceError(f"{label}: found an empty file; expected at least one request")
-    if not text.isascii():
-        try:
-            text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = text.count(b"\n", 0, error.start) + 1
-            found = f"byte 0x{text[error.start]:02x}, which is not UTF-8"
-            raise TraceError(f"{label}, line {line}: found {found}; expected UTF-8 text") from None
-    return text
+    return path.name.removesuffix(".gz").removesuffix(".zst").rsplit(".", 1)[0] or path.name
 
 
 def _first_line(text: bytes) -> str:

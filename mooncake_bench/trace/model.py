@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mooncake_bench import spool
 from mooncake_bench.errors import TraceError
 
 if TYPE_CHECKING:
@@ -189,4 +190,5 @@ def _frozen(values: Any, dtype: type[Any]) -> NDArray[Any]:
 
 def _hash_column(digest: hashlib._Hash, name: str, column: NDArray[Any]) -> None:
     digest.update(f"{name} {len(column)}\n".encode())
-    digest.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
+    for part in spool.parts(len(column)):
+        digest.update(column[part].astype(column.dtype.newbyteorder("<"), copy=False).data)

@@ -6,17 +6,18 @@ notices. An error names the file, the line, the field, what was found and what w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mooncake_bench import spool
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace.model import DEFAULT_BLOCK_TOKENS, Floats, Ints, Trace
-from mooncake_bench.trace.units import Timestamps, to_arrival_ms
+from mooncake_bench.trace.units import DATES, Timestamps, to_arrival_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,7 +46,7 @@ class RawColumns:
     block_ids: Ints
     place: Callable[[int], str] = _row_place  # where a row stands: "line 7"
     fields: dict[str, str] = field(default_factory=dict)  # column -> its name in the file
-    default_unit: str = "ms"
+    default_unit: str = "ms"  # or units.DATES: whole ns since 1970, read from dates
     block_tokens: int = DEFAULT_BLOCK_TOKENS  # the format's own
     request_id: tuple[str, ...] | None = None
     session_id: Ints | None = None
@@ -53,6 +54,10 @@ class RawColumns:
     delay_ms: Floats | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    source_row: Ints | None = None  # where each row stood in the source, when some were left out
+    follows: Ints | None = None  # the row whose arrival and this row's delay give its arrival; -1: it has its own
+    restore: Callable[[Trace], Trace] | None = None  # what a file of ours says of its trace, laid over it at the end
+    checked: bool = False  # each row on its own is, as :func:`check_rows` does
 
     def error(self, row: int, column: str, found: object, expected: str) -> TraceError:
         """The error line for one bad row."""
@@ -67,25 +72,83 @@ def finish(raw: RawColumns, name: str, block_tokens: int | None = None, timestam
     """
     if len(raw.timestamp) == 0:
         raise TraceError(f"{raw.label}: found 0 requests; expected at least one")
-    size = raw.block_tokens if block_tokens is None else block_tokens
-    if not 1 <= size <= MAX_TOKENS:
-        found = size if abs(size) < 10**20 else "a number of more than 20 digits"
-        raise TraceError(f"block size is {found} tokens; expected from 1 to {MAX_TOKENS}")
+    size = checked_block_tokens(raw.block_tokens if block_tokens is None else block_tokens)
     notices = list(raw.notices)
-    _check_times(raw)
-    _check_lengths(raw, "input_tokens", raw.input_tokens)
-    _check_lengths(raw, "output_tokens", raw.output_tokens)
-    _check_blocks(raw, size)
+    if not raw.checked:
+        check_all(raw, size)
     _check_request_ids(raw)
-    order = _order(raw.timestamp, notices)
     arrival_ms, facts = to_arrival_ms(raw.timestamp, timestamp_unit, raw.default_unit, raw.label, notices)
+    order = _order(raw.timestamp, notices) if raw.follows is None else _place_turns(raw, arrival_ms)
     _check_span(raw, arrival_ms)
     columns = _columns(raw, arrival_ms) if order is None else _reordered(raw, arrival_ms, order)
     if timestamp_unit == "auto" and facts["timestamp_unit"] == "ms":
         _suspect_seconds(raw, columns["arrival_ms"], notices)
-    _describe_arrivals(columns["arrival_ms"], notices)
+    describe_arrivals(columns["arrival_ms"], notices)
     metadata = raw.metadata | facts | {"block_tokens": str(size)}
-    return Trace(name=name, block_tokens=size, metadata=metadata, notices=tuple(notices), **columns)
+    for column in columns.values():
+        if isinstance(column, np.ndarray):
+            column.flags.writeable = False  # what nobody else can write need not be copied
+    trace = Trace(name=name, block_tokens=size, metadata=metadata, notices=tuple(notices), **columns)
+    return trace if raw.restore is None else raw.restore(trace)
+
+
+def checked_block_tokens(size: int) -> int:
+    """A block size that is possible. Raises TraceError for another."""
+    if not 1 <= size <= MAX_TOKENS:
+        found = size if abs(size) < 10**20 else "a number of more than 20 digits"
+        raise TraceError(f"block size is {found} tokens; expected from 1 to {MAX_TOKENS}")
+    return size
+
+
+def check_all(raw: RawColumns, size: int) -> None:
+    """Check every row on its own, part by part. Raises TraceError for the first bad row of a part."""
+    if len(raw.timestamp) <= spool.PART_ROWS:
+        check_rows(raw, size)
+        return
+    try:
+        for part in _row_parts(raw):
+            check_rows(part, size)
+    except TraceError:
+        counts = np.diff(raw.block_offsets)
+        if not np.array_equal(counts, -(-raw.input_tokens // size)):
+            _check_counts(raw, size)  # its hint looks at every row
+        raise
+
+
+def _row_parts(raw: RawColumns) -> Iterator[RawColumns]:
+    """Views of consecutive rows that hold about PART_ROWS block ids; mapped pages are given back after each."""
+    first, rows = 0, len(raw.timestamp)
+    while first < rows:
+        limit = raw.block_offsets[first] + spool.PART_ROWS
+        end = max(first + 1, int(np.searchsorted(raw.block_offsets, limit, side="right")) - 1)
+        yield _rows_of(raw, first, min(end, rows))
+        spool.trim()
+        first = end
+
+
+def _rows_of(raw: RawColumns, first: int, end: int) -> RawColumns:
+    offsets = raw.block_offsets[first : end + 1]
+    return replace(
+        raw,
+        timestamp=raw.timestamp[first:end],
+        input_tokens=raw.input_tokens[first:end],
+        output_tokens=raw.output_tokens[first:end],
+        block_offsets=offsets - offsets[0],
+        block_ids=raw.block_ids[offsets[0] : offsets[-1]],
+        place=lambda row: raw.place(first + row),
+    )
+
+
+def check_rows(raw: RawColumns, size: int, *, blocks: bool = True) -> None:
+    """Check each row on its own: its times, lengths and, unless ``blocks`` is False, its block ids.
+
+    Raises TraceError for the first bad row.
+    """
+    _check_times(raw)
+    _check_lengths(raw, "input_tokens", raw.input_tokens)
+    _check_lengths(raw, "output_tokens", raw.output_tokens)
+    if blocks:
+        _check_blocks(raw, size)
 
 
 def from_rows(rows: list[tuple[float, int, int, Sequence[int]]], block_tokens: int, name: str) -> Trace:
@@ -115,6 +178,8 @@ def _first(bad: NDArray[np.bool_]) -> int | None:
 
 
 def _check_times(raw: RawColumns) -> None:
+    if raw.default_unit == DATES:
+        return
     row = _first(~(np.isfinite(raw.timestamp) & (raw.timestamp >= 0)))
     if row is not None:
         raise raw.error(row, "timestamp", raw.timestamp[row], "a finite number >= 0")
@@ -135,6 +200,14 @@ def _check_lengths(raw: RawColumns, column: str, values: Ints) -> None:
 
 
 def _check_blocks(raw: RawColumns, size: int) -> None:
+    _check_counts(raw, size)
+    entry = _first(raw.block_ids < 0)
+    if entry is not None:
+        raise raw.error(_row_of(raw, entry), "block_ids", raw.block_ids[entry], "ids from 0 to 2**63 - 1")
+    _check_no_repeats(raw)
+
+
+def _check_counts(raw: RawColumns, size: int) -> None:
     counts = np.diff(raw.block_offsets)
     expected = -(-raw.input_tokens // size)
     row = _first(counts != expected)
@@ -142,10 +215,6 @@ def _check_blocks(raw: RawColumns, size: int) -> None:
         found = f"{counts[row]} id{'s' * int(counts[row] != 1)} for {raw.input_tokens[row]} input tokens"
         wanted = f"ceil({raw.input_tokens[row]} / {size}) = {expected[row]} ids at block size {size}"
         raise raw.error(row, "block_ids", found, wanted + _other_block_size(raw, counts))
-    entry = _first(raw.block_ids < 0)
-    if entry is not None:
-        raise raw.error(_row_of(raw, entry), "block_ids", raw.block_ids[entry], "ids from 0 to 2**63 - 1")
-    _check_no_repeats(raw)
 
 
 def _other_block_size(raw: RawColumns, counts: Ints) -> str:
@@ -163,17 +232,29 @@ def _row_of(raw: RawColumns, entry: int) -> int:
 def _check_no_repeats(raw: RawColumns) -> None:
     """No id twice in a row. Ids that rise along the prompt, the usual case, are settled by one comparison."""
     falls = np.flatnonzero(np.diff(raw.block_ids) <= 0)
-    inside = falls + 1 < raw.block_offsets[np.searchsorted(raw.block_offsets, falls, side="right")]
-    rows = np.unique((np.searchsorted(raw.block_offsets, falls, side="right") - 1)[inside])
+    owners = np.searchsorted(raw.block_offsets, falls, side="right") - 1
+    rows = np.unique(owners[falls + 1 < raw.block_offsets[owners + 1]])
+    if len(rows) > MANY_REQUESTS:
+        rows = _rows_with_repeats(raw)
     for row in rows.tolist():
         ids = raw.block_ids[raw.block_offsets[row] : raw.block_offsets[row + 1]].tolist()
         if len(set(ids)) < len(ids):
-            again = next(block for at, block in enumerate(ids) if block in ids[:at])
+            seen: set[int] = set()
+            again = next(block for block in ids if block in seen or seen.add(block))  # type: ignore[func-returns-value]
             raise raw.error(row, "block_ids", f"id {again} twice", "each id at most once in a row")
 
 
+def _rows_with_repeats(raw: RawColumns) -> Ints:
+    """Rows that hold an id twice, found by sorting the ids of every row."""
+    owners = np.repeat(np.arange(len(raw.block_offsets) - 1), np.diff(raw.block_offsets))
+    order = np.lexsort((raw.block_ids, owners))
+    ids, owners = raw.block_ids[order], owners[order]
+    again = (ids[1:] == ids[:-1]) & (owners[1:] == owners[:-1])
+    return np.unique(owners[1:][again])
+
+
 def _check_request_ids(raw: RawColumns) -> None:
-    if raw.request_id is None or len(set(raw.request_id)) == len(raw.request_id):
+    if raw.request_id is None or _all_distinct(raw.request_id):
         return
     seen: dict[str, int] = {}
     for row, name in enumerate(raw.request_id):
@@ -183,9 +264,16 @@ def _check_request_ids(raw: RawColumns) -> None:
         seen[name] = row
 
 
+def _all_distinct(texts: tuple[str, ...]) -> bool:
+    """Whether no text occurs twice; sorted hashes need less memory than a set of millions."""
+    hashes = np.fromiter(map(hash, texts), np.int64, len(texts))
+    hashes.sort()
+    return not bool((hashes[1:] == hashes[:-1]).any()) or len(set(texts)) == len(texts)
+
+
 def _order(timestamp: Timestamps, notices: list[str]) -> NDArray[np.intp] | None:
     """The stable order by time, or None when the file has it already."""
-    behind = int((np.diff(timestamp) < 0).sum())
+    behind = int((timestamp[1:] < timestamp[:-1]).sum())
     if not behind:
         return None
     notices.append(
@@ -205,6 +293,7 @@ def _columns(raw: RawColumns, arrival_ms: Floats) -> dict[str, Any]:
         "session_id",
         "priority",
         "delay_ms",
+        "source_row",
     )
     return {"arrival_ms": arrival_ms} | {name: getattr(raw, name) for name in names}
 
@@ -213,20 +302,41 @@ def _reordered(raw: RawColumns, arrival_ms: Floats, order: NDArray[np.intp]) -> 
     counts = np.diff(raw.block_offsets)[order]
     offsets = np.zeros(len(order) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
-    shift = np.repeat(raw.block_offsets[:-1][order] - offsets[:-1], counts)
     names = raw.request_id
     return {
         "arrival_ms": arrival_ms[order],
         "input_tokens": raw.input_tokens[order],
         "output_tokens": raw.output_tokens[order],
         "block_offsets": offsets,
-        "block_ids": raw.block_ids[np.arange(offsets[-1]) + shift],
+        "block_ids": _reordered_ids(raw, order, offsets),
         "request_id": None if names is None else tuple(names[row] for row in order),
         "session_id": None if raw.session_id is None else raw.session_id[order],
         "priority": None if raw.priority is None else raw.priority[order],
         "delay_ms": None if raw.delay_ms is None else raw.delay_ms[order],
-        "source_row": order.astype(np.int64),
+        "source_row": order.astype(np.int64) if raw.source_row is None else raw.source_row[order],
     }
+
+
+def _reordered_ids(raw: RawColumns, order: NDArray[np.intp], offsets: Ints) -> Ints:
+    """The block ids of rows in another order, gathered some rows at a time."""
+    ids, first = spool.Growing(np.int64), 0
+    while first < len(order):
+        limit = offsets[first] + spool.PART_ROWS
+        end = max(first + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
+        counts = np.diff(offsets[first : end + 1])
+        shift = np.repeat(raw.block_offsets[:-1][order[first:end]] - offsets[first:end], counts)
+        ids.append(raw.block_ids[np.arange(offsets[first], offsets[min(end, len(order))]) + shift])
+        first = end
+    return ids.column()
+
+
+def _place_turns(raw: RawColumns, arrival_ms: Floats) -> NDArray[np.intp]:
+    """Writes the arrivals of turns that have a delay only; the stable order by arrival of all rows."""
+    assert raw.follows is not None
+    assert raw.delay_ms is not None
+    for row in np.flatnonzero(raw.follows >= 0).tolist():  # the row that is followed comes first
+        arrival_ms[row] = arrival_ms[raw.follows[row]] + raw.delay_ms[row]
+    return np.argsort(arrival_ms, kind="stable")
 
 
 def _suspect_seconds(raw: RawColumns, arrival_ms: Floats, notices: list[str]) -> None:
@@ -241,7 +351,8 @@ def _suspect_seconds(raw: RawColumns, arrival_ms: Floats, notices: list[str]) ->
         )
 
 
-def _describe_arrivals(arrival_ms: Floats, notices: list[str]) -> None:
+def describe_arrivals(arrival_ms: Floats, notices: list[str]) -> None:
+    """Adds what a person should know of the arrivals: an odd rate, a coarse grid."""
     n, span_s = len(arrival_ms), float(arrival_ms[-1]) / 1000
     if n > 1 and span_s > 0 and not LOW_RATE_RPS <= n / span_s <= HIGH_RATE_RPS:
         notices.append(

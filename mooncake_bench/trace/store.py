@@ -1,10 +1,11 @@
-"""The store: a trace as an Arrow IPC file, zstd, schema and metadata explicit.
+"""The store: a trace as an Arrow IPC file in record batches, zstd, schema and metadata explicit.
 
 Columns: ``arrival_ms`` float64, ``input_tokens`` and ``output_tokens`` int64, ``block_ids`` list<int64>, and when
 present ``request_id`` string, ``session_id`` and ``priority`` int64, ``delay_ms`` float64. None is nullable. The
 schema's metadata holds ``mooncake_bench.trace`` (the format's version), ``name``, ``block_tokens``, ``notices`` (JSON)
 and ``metadata`` (JSON).
-The bytes depend on the content and the Arrow library's version only.
+The bytes depend on the content and the Arrow library's version only. Reading and writing hold one batch at a time in
+memory: the long columns of a large trace are mapped files (:mod:`mooncake_bench.spool`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from mooncake_bench import spool
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace.schema import RawColumns, finish
 
@@ -36,39 +38,46 @@ FIELDS = {
     "delay_ms": pa.float64(),
 }
 REQUIRED = ("arrival_ms", "input_tokens", "output_tokens", "block_ids")
+BATCH_ROWS = 65_536
 COMPRESSION_LEVEL = 19  # traces are written once and read often; reading is as fast at any level
+LARGE_BYTES, LARGE_LEVEL = 2**26, 3  # from so many bytes of columns on, level 19 would take minutes
 
 
 def save(trace: Trace, path: str | Path) -> None:
     """Write the trace to ``path``; an existing file is replaced only once the new one is complete."""
     target = Path(path)
     partial = target.with_name(target.name + ".partial")
-    batch = to_batch(trace)
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=COMPRESSION_LEVEL))
+    level = COMPRESSION_LEVEL if 8 * len(trace.block_ids) + 40 * len(trace) < LARGE_BYTES else LARGE_LEVEL
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=level))
     try:
-        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema, options=options) as writer:
-            writer.write_batch(batch)
+        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, _schema(trace), options=options) as writer:
+            for first in range(0, len(trace), BATCH_ROWS):
+                writer.write_batch(to_batch(trace, first, min(first + BATCH_ROWS, len(trace))))
+                spool.trim()
         partial.replace(target)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise TraceError(f"trace {str(target)!r} cannot be written: {error}") from None
 
 
-def to_batch(trace: Trace) -> pa.RecordBatch:
-    """The trace as one Arrow record batch, metadata included."""
-    columns: dict[str, Any] = {
-        "arrival_ms": pa.array(trace.arrival_ms),
-        "input_tokens": pa.array(trace.input_tokens),
-        "output_tokens": pa.array(trace.output_tokens),
-        "block_ids": pa.ListArray.from_arrays(
-            pa.array(trace.block_offsets.astype(np.int32)), pa.array(trace.block_ids), type=FIELDS["block_ids"]
-        ),
-    }
-    for name in ("request_id", "session_id", "priority", "delay_ms"):
-        if getattr(trace, name) is not None:
-            columns[name] = pa.array(getattr(trace, name), FIELDS[name])
-    schema = pa.schema([pa.field(name, FIELDS[name], nullable=False) for name in columns], _metadata(trace))
-    return pa.record_batch(list(columns.values()), schema=schema)
+def to_batch(trace: Trace, first: int = 0, end: int | None = None) -> pa.RecordBatch:
+    """The trace, or its rows ``[first, end)``, as one Arrow record batch, metadata included."""
+    schema, rows = _schema(trace), slice(first, len(trace) if end is None else end)
+    offsets = trace.block_offsets[rows.start : rows.stop + 1]
+    ids = pa.array(trace.block_ids[offsets[0] : offsets[-1]])
+    ends = pa.array((offsets - offsets[0]).astype(np.int32))
+    columns = [
+        pa.ListArray.from_arrays(ends, ids, type=field.type)
+        if field.name == "block_ids"
+        else pa.array(getattr(trace, field.name)[rows], field.type)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _schema(trace: Trace) -> pa.Schema:
+    present = [name for name in FIELDS if getattr(trace, name) is not None]
+    return pa.schema([pa.field(name, FIELDS[name], nullable=False) for name in present], _metadata(trace))
 
 
 def _metadata(trace: Trace) -> dict[bytes, bytes]:
@@ -81,24 +90,29 @@ def _metadata(trace: Trace) -> dict[bytes, bytes]:
     }
 
 
-def read_arrow(data: bytes, label: str, block_tokens: int | None, timestamp_unit: str) -> Trace:
-    """The trace in the bytes of an Arrow IPC file, checked like any other.
+def read_arrow(source: bytes | Path, label: str, block_tokens: int | None, timestamp_unit: str) -> Trace:
+    """The trace in an Arrow IPC file, or in the bytes of one, checked like any other.
 
     Raises TraceError for a file that is damaged, of another schema or version, or has another block size.
     """
     try:
-        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
-        table.validate(full=True)
+        stream = pa.OSFile(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
+        with stream, pa.ipc.open_file(stream) as reader:
+            facts = _facts(reader.schema, label)
+            _check_schema(reader.schema, label)
+            _check_options(facts, label, block_tokens, timestamp_unit)
+            raw = _raw(reader, label, facts.block_tokens)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TraceError(f"{label}: the Arrow file is damaged ({_one_line(error)}); write or fetch it again") from None
-    facts = _facts(table.schema, label)
-    _check_schema(table.schema, label)
+    return facts.onto(finish(raw, facts.name, None, "ms"))
+
+
+def _check_options(facts: _Facts, label: str, block_tokens: int | None, timestamp_unit: str) -> None:
     if block_tokens is not None and block_tokens != facts.block_tokens:
         found = f"its blocks have {facts.block_tokens} tokens; found block size {block_tokens}"
         raise TraceError(f"{label}: {found}; leave the option out")
     if timestamp_unit not in ("auto", "ms"):
         raise TraceError(f"{label}: its times are in ms; found timestamp unit {timestamp_unit!r}; leave the option out")
-    return facts.onto(finish(_raw(table.combine_chunks(), label, facts.block_tokens), facts.name, None, "ms"))
 
 
 @dataclass(frozen=True)
@@ -161,35 +175,53 @@ def _same(found: pa.DataType, expected: pa.DataType) -> bool:
     return bool(found == expected)
 
 
-def _raw(table: pa.Table, label: str, block_tokens: int) -> RawColumns:
-    if not table.num_rows:
-        raise TraceError(f"{label}: found 0 requests; expected at least one")
-    columns = {name: _column(table, name, label) for name in FIELDS if name in table.column_names}
-    blocks = columns["block_ids"]
-    if blocks.flatten().null_count:
-        raise TraceError(f"{label}, field 'block_ids': found a null id; expected ids from 0 to 2**63 - 1")
-    ends = blocks.offsets.to_numpy().astype(np.int64)
-    unknown = [name for name in table.column_names if name not in FIELDS]
+def _raw(reader: pa.RecordBatchFileReader, label: str, block_tokens: int) -> RawColumns:
+    """The columns of all batches, one after the other."""
+    numbers = [name for name in FIELDS if name in reader.schema.names and name not in ("block_ids", "request_id")]
+    grown = {name: spool.Growing(FIELDS[name].to_pandas_dtype()) for name in numbers}
+    offsets, ids = spool.Growing(np.int64), spool.Growing(np.int64)
+    offsets.append(np.zeros(1, np.int64))
+    names: list[str] = []
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        batch.validate(full=True)
+        first = offsets.rows - 1
+        for name, column in grown.items():
+            column.append(_column(batch, name, label, first).to_numpy())
+        if "request_id" in reader.schema.names:
+            names += _column(batch, "request_id", label, first).to_pylist()
+        _append_blocks(_column(batch, "block_ids", label, first), label, offsets, ids)
+    columns = {name: column.column() for name, column in grown.items()}
+    unknown = [name for name in reader.schema.names if name not in FIELDS]
     return RawColumns(
         label=label,
-        timestamp=columns["arrival_ms"].to_numpy(),
-        input_tokens=columns["input_tokens"].to_numpy(),
-        output_tokens=columns["output_tokens"].to_numpy(),
-        block_offsets=ends - ends[0],
-        block_ids=blocks.flatten().to_numpy(),
+        timestamp=columns["arrival_ms"],
+        input_tokens=columns["input_tokens"],
+        output_tokens=columns["output_tokens"],
+        block_offsets=offsets.column(),
+        block_ids=ids.column(),
         block_tokens=block_tokens,
         fields={"timestamp": "arrival_ms"},
-        request_id=tuple(columns["request_id"].to_pylist()) if "request_id" in columns else None,
-        session_id=columns["session_id"].to_numpy() if "session_id" in columns else None,
-        priority=columns["priority"].to_numpy() if "priority" in columns else None,
-        delay_ms=columns["delay_ms"].to_numpy() if "delay_ms" in columns else None,
+        request_id=tuple(names) if "request_id" in reader.schema.names else None,
+        session_id=columns.get("session_id"),
+        priority=columns.get("priority"),
+        delay_ms=columns.get("delay_ms"),
         notices=[f"{label}: ignored fields that mean nothing here: {', '.join(map(repr, unknown))}"] if unknown else [],
     )
 
 
-def _column(table: pa.Table, name: str, label: str) -> Any:
-    values = table.column(name).chunk(0)
+def _append_blocks(blocks: pa.ListArray, label: str, offsets: spool.Growing, ids: spool.Growing) -> None:
+    values = blocks.flatten()
     if values.null_count:
-        row = values.is_null().index(True).as_py()
+        raise TraceError(f"{label}, field 'block_ids': found a null id; expected ids from 0 to 2**63 - 1")
+    ends = blocks.offsets.to_numpy().astype(np.int64)
+    offsets.append(ends[1:] - ends[0] + ids.rows)
+    ids.append(values.to_numpy())
+
+
+def _column(batch: pa.RecordBatch, name: str, label: str, first: int) -> Any:
+    values = batch.column(name)
+    if values.null_count:
+        row = first + values.is_null().index(True).as_py()
         raise TraceError(f"{label}, row {row} (the first is 0), field {name!r}: found null; expected a value")
     return values

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Timestamps = NDArray[Any]  # int64 or float64
 
+DATES = "dates"  # a default unit: whole ns since 1970 (UTC), read from dates
 UNITS = ("auto", "s", "ms", "us", "ns")
 _PER_MS = {"us": 1_000, "ns": 1_000_000}
 # Seconds since 1970 of the years 2001 to 2096: a first timestamp in such a range, in some unit, is wall-clock time.
@@ -32,6 +33,8 @@ def to_arrival_ms(
     if unit not in UNITS:
         raise TraceError(f"timestamp unit {unit!r} is not one of {', '.join(UNITS)}{nearest(unit, UNITS)}")
     first = timestamp.min()
+    if default_unit == DATES:
+        return _since_first_date(timestamp, first, unit, label)
     chosen = _guess(first, default_unit) if unit == "auto" else unit
     if unit == "auto" and (chosen != default_unit or _is_epoch(first, chosen)):
         notices.append(
@@ -40,6 +43,18 @@ def to_arrival_ms(
         )
     facts = {"timestamp_unit": chosen, "timestamp_unit_given": unit, "first_timestamp": str(first)}
     return _scaled(timestamp - first, chosen), facts  # integers are rebased before they become floats: exact
+
+
+def _since_first_date(timestamp: Timestamps, first: Any, unit: str, label: str) -> tuple[Floats, dict[str, str]]:
+    if unit != "auto":
+        found = f"found timestamp unit {unit!r}"
+        raise TraceError(f"{label}: its times are dates, which need no unit; {found}; leave the option out")
+    facts = {
+        "timestamp_unit": "dates",
+        "timestamp_unit_given": unit,
+        "first_timestamp": str(np.datetime64(int(first), "ns")),
+    }
+    return _scaled(timestamp - first, "ns"), facts
 
 
 def _is_epoch(first: Any, unit: str) -> bool:

@@ -17,6 +17,8 @@ SPECS = [
     "predictive:td=12s,recheck=true",
     "length-aware:bias=keep",
     "length-aware:bias=position",
+    "ttl:ttl_ms=500ms",
+    "mooncake-store:lease_ms=200ms,high=0.3",
 ]
 
 
@@ -30,7 +32,10 @@ def test_what_ships_is_what_the_documentation_names() -> None:
         "admission": {
             "accept-all", "queue-cap", "deadline", "baseline", "early", "predictive", "predictive-request",
         },
-        "eviction": {"lru", "lfu", "fifo", "length-aware"},
+        "eviction": {
+            "lru", "lfu", "fifo", "length-aware", "leaf-lru", "leaf-fifo", "leaf-slru", "clock", "sieve", "s3-fifo",
+            "2q", "arc", "lru-k", "slru", "lfu-da", "gdsf", "w-tinylfu", "ttl", "mooncake-store",
+        },
     }  # fmt: skip
 
 

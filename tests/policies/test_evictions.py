@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mooncake_bench.checks import Scene
 from mooncake_bench.plugins import build
 
 if TYPE_CHECKING:
-    from mooncake_bench.api import Eviction
+    from mooncake_bench.api import Eviction, Floats, Ints, Request
 
 
 @dataclass
@@ -211,3 +213,85 @@ def test_lfu_forgets_the_count_of_a_block_that_left() -> None:
     made.touch([10], [0])
     # 11 and 12 were used once and before: 12, 11; then 10, once again new
     assert drain(made) == [12, 11, 10]
+
+
+NEWER = (
+    "leaf-lru", "leaf-fifo", "leaf-slru", "clock", "sieve", "s3-fifo", "2q", "arc", "lru-k", "slru", "lfu-da", "gdsf",
+    "w-tinylfu", "ttl", "mooncake-store",
+)  # fmt: skip
+
+
+def request(made: Eviction, row: int, blocks: list[int], new: bool) -> None:
+    """A request as the cluster serves it: stored head first if new, then touched tail first."""
+    made.begin(tuple(blocks), 1000.0 * row)
+    if new:
+        made.insert(blocks, range(len(blocks)))
+    made.touch(blocks[::-1], range(len(blocks))[::-1])
+
+
+@pytest.mark.parametrize("spec", NEWER)
+def test_newer_policies_give_up_pinned_blocks_once_they_are_free(spec: str) -> None:
+    made = build_cached(spec)
+    made.open(4)
+    request(made, 0, [10, 11, 12, 13], new=True)
+    made.begin((20,), 1000.0)
+    assert made.evict({10, 11, 12}) == 13
+    assert made.evict({10, 11}) == 12
+    with pytest.raises(LookupError, match="every stored block is pinned"):
+        made.evict({10, 11})
+    assert sorted([made.evict(set()), made.evict(set())]) == [10, 11]
+
+
+@pytest.mark.parametrize("spec", NEWER)
+def test_newer_policies_forget_a_dropped_block_and_take_it_back(spec: str) -> None:
+    made = build_cached(spec)
+    made.open(4)
+    request(made, 0, [10, 11, 12, 13], new=True)
+    made.remove(13)
+    made.remove(12)
+    made.begin((10, 11, 12), 1000.0)
+    made.insert([12], [2])
+    made.touch([12, 11, 10], [2, 1, 0])
+    made.begin((), 2000.0)
+    assert sorted(drain(made)) == [10, 11, 12]
+
+
+@pytest.mark.parametrize("spec", [spec for spec in NEWER if spec not in ("2q", "leaf-fifo", "w-tinylfu")])
+def test_the_touch_by_the_request_that_stored_a_block_is_no_second_use(spec: str) -> None:
+    made = build_cached(spec)
+    made.open(10)
+    request(made, 0, [10], new=True)
+    request(made, 1, [10], new=False)
+    request(made, 2, [10], new=False)  # used by three requests
+    request(made, 3, [20], new=True)
+    request(made, 4, [30], new=True)
+    made.begin((40,), 5000.0)
+    assert made.evict(set()) == (10 if spec in ("leaf-lru", "ttl") else 20)
+
+
+def test_w_tinylfu_protects_no_block_for_the_touch_by_the_request_that_stored_it() -> None:
+    made = build_cached("w-tinylfu")
+    made.open(10)
+    request(made, 0, [10, 11], new=True)  # 10 leaves the window of one block for probation, and is touched there
+    request(made, 1, [20], new=True)  # 11 follows it
+    assert made.evict({20}) == 10
+
+
+def test_gdsf_keeps_the_blocks_whose_prefill_costs_more() -> None:
+    made = build_cached("gdsf")
+    made.open(4)
+    made.start(Pricey(), np.random.default_rng(0))
+    request(made, 0, [10, 11, 12], new=True)
+    # a block at position p takes 512 + 0.5 x 512 p ms after the blocks before it: worth 1, 1.5 and 2 of the first
+    assert drain(made) == [10, 11, 12]
+    made.open(4)
+    request(made, 1, [20, 21], new=True)
+    request(made, 2, [20], new=False)  # 2 x 1 against 1 x 1.5
+    assert drain(made, 2) == [21, 20]
+
+
+class Pricey(Scene):
+    """Each computed token also attends to the tokens before it."""
+
+    def prefill_ms(self, request: Request, cached: Ints) -> Floats:
+        return np.where(self.is_prefill, request.input_tokens - cached + 0.5 * cached, np.inf)

@@ -94,6 +94,8 @@ class Engine:
 
     # arrival: route, fill in what the router left open, admit, commit
     def arrive(self, job: Job) -> None:
+        for node in self.nodes:
+            node.pool.expire(self.now / 1e9)
         route = self.router.route(job.request, self.view)
         p = route.prefill
         assert 0 <= p < self.P, f"{p} is not a prefill instance"
@@ -128,7 +130,7 @@ class Engine:
         node = self.nodes[p]
         job.decode = job.route.decode  # type: ignore[assignment]
         job.columns.update(prefill_instance=p, decode_instance=job.decode)
-        job.pinned, job.new = node.pool.commit(job.req.blocks, self.tail_first)
+        job.pinned, job.new = node.pool.commit(job.req.blocks, self.tail_first, self.now / 1e9)
         promises = [other for other in node.queue if set(other.new) & set(job.pinned)]
         job.waits_for = promises[-1] if promises else None
         self.promised.append(job)
@@ -138,6 +140,7 @@ class Engine:
             job.columns["fetched_tokens"] = tokens
             source = self.nodes[job.route.fetch_from].pool  # type: ignore[index]
             job.fetch_pins = list(dict.fromkeys(job.req.blocks[local:hits]))
+            source.policy.begin(job.req.blocks, self.now / 1e9)
             source.touch(job.req.blocks[local:hits], job.fetched, self.tail_first)
             source.pin(job.fetch_pins)
         self.count_hits(job, hits)

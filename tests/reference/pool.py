@@ -35,8 +35,15 @@ class Pool:
             count += 1
         return count
 
-    def commit(self, blocks: Sequence[int], tail_first: bool) -> tuple[list[int], list[int]]:
+    def expire(self, now_ms: float) -> None:
+        """The policy gives up blocks of its own accord."""
+        for block in self.policy.expire(now_ms, {block for block, state in self.stored.items() if state.pins}):
+            assert self.stored.pop(block).pins == 0, f"expired {block}, which is pinned"
+            self.evictions += 1
+
+    def commit(self, blocks: Sequence[int], tail_first: bool, now_ms: float) -> tuple[list[int], list[int]]:
         """Pin what is present, take slots for the missing (head first), touch; returns those pinned and those new."""
+        self.policy.begin(blocks, now_ms)
         mine = [block for block in dict.fromkeys(blocks) if block in self.stored]
         self.pin(mine)
         there = len(mine)

@@ -17,7 +17,10 @@ from mooncake_bench.hardware.fake import FakeCost
 from .state import Req
 
 BLOCK = 4
-EVICTIONS = ("lru", "lfu", "fifo", "length-aware", "length-aware:bias=keep", "length-aware:bias=position")
+EVICTIONS = (
+    "lru", "lfu", "fifo", "length-aware", "length-aware:bias=keep", "length-aware:bias=position",
+    "leaf-lru", "ttl:ttl_ms=40ms", "mooncake-store:lease_ms=20ms,high=0.5",
+)  # fmt: skip
 
 
 @dataclass
