@@ -20,6 +20,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads it
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """A whole run takes every core; what is named, marked (-m), shown (-s) or written anew stays in one process."""
+    option = config.option
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    marked = any(word.startswith("-m") for word in config.invocation_params.args)
+    alone = named or marked or option.capture == "no" or option.usepdb or option.update_golden
+    if not alone and getattr(option, "numprocesses", 0) is None:  # pytest-xdist is there, and -n was not given
+        option.numprocesses, option.dist = "auto", "worksteal"  # neighbours, which share fixtures, stay together
+
+
 @pytest.fixture(scope="session")
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten instead of compared."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
@@ -82,10 +81,8 @@ def test_a_request_at_time_zero_and_one_of_a_single_output_token_are_ordinary() 
 @pytest.mark.parametrize("tokens", [1_000_000, 3_000_000])
 def test_a_prompt_of_a_million_tokens_and_more_ends_in_a_status(tokens: int) -> None:
     # the default VRAM holds 1,457,000 tokens, the default pool 5,859 blocks: 3 M tokens are 5,860
-    began = time.process_time()
     replay = replayed([row(0.0, tokens, 3), row(10.0, 1000, 3, 10_000)], policy="round-robin")
     assert replay.columns["status"].tolist() == [COMPLETED if tokens < 1_457_000 else FAILED, COMPLETED]
-    assert time.process_time() - began < 5
 
 
 def test_a_pool_of_one_block_and_a_flood_of_requests_still_end_in_statuses() -> None:

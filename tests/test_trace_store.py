@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mooncake_bench import spool
 from mooncake_bench.errors import TraceError
-from mooncake_bench.trace import Trace, load, save
+from mooncake_bench.trace import Trace, load, save, store
 from mooncake_bench.trace.store import to_batch
 
 if TYPE_CHECKING:
@@ -167,3 +169,57 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(
             load(path)
         except TraceError as error:
             assert "\n" not in str(error)  # noqa: PT017
+
+
+# ---- large traces
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of two rows, mapped columns, parts of three."""
+    monkeypatch.setattr(store, "BATCH_ROWS", 2)
+    monkeypatch.setattr(spool, "LARGE_BYTES", 16)
+    monkeypatch.setattr(spool, "PART_ROWS", 3)
+
+
+def many_rows() -> Trace:
+    """Seven rows of 1, 2, 3, 1, … blocks, with every optional column but a priority."""
+    rows = [
+        (10.0 * row, 512 * (row % 3) + 100, row + 1, [9 * row + at for at in range(row % 3 + 1)]) for row in range(7)
+    ]
+    extra = {"session_id": np.arange(7) // 2, "delay_ms": np.linspace(0, 3, 7), "request_id": tuple("gfedcba")}
+    return replace(Trace.of(rows, name="seven"), **extra)
+
+
+def test_a_trace_in_batches_and_mapped_columns_is_the_trace(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = many_rows()
+    save(whole, tmp_path / "one")
+    request.getfixturevalue("tiny")
+    save(whole, tmp_path / "four")
+    with pa.ipc.open_file(str(tmp_path / "four")) as reader:
+        assert [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)] == [2, 2, 2, 1]
+        offsets = [reader.get_batch(i).column("block_ids").offsets.to_pylist() for i in range(4)]
+    assert offsets == [[0, 1, 3], [0, 3, 4], [0, 2, 5], [0, 1]]  # of 32 bits each: they count within a batch
+    for name in ("one", "four"):
+        read = load(tmp_path / name)
+        assert read == whole
+        assert read.sha256 == whole.sha256
+        assert read.request_ids() == tuple("gfedcba")
+        save(read, tmp_path / "again")
+        assert (tmp_path / "again").read_bytes() == (tmp_path / "four").read_bytes()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_fault_in_a_later_batch_names_the_row_of_the_file(tmp_path: Path) -> None:
+    good = to_batch(many_rows())
+    outputs = pa.array([1, 2, 3, None, 5, 6, 7])
+    fields = [field.with_nullable(True) for field in good.schema]
+    columns = [outputs if field.name == "output_tokens" else good.column(field.name) for field in fields]
+    batch = pa.record_batch(columns, schema=pa.schema(fields, good.schema.metadata))
+    with pa.ipc.new_file(str(tmp_path / "x"), batch.schema) as writer:
+        for first in (0, 2, 4):
+            writer.write_batch(batch.slice(first, 2))
+    with pytest.raises(TraceError, match=r"row 3 \(the first is 0\), field 'output_tokens': found null"):
+        load(tmp_path / "x")

@@ -66,7 +66,7 @@ class Pool:
                 self._store(blocks[:absent], positions[:absent], now_ms)
                 return self._access(blocks[absent:], positions[absent:], now_ms, ready_ms)
         elif 0 <= hit < len(blocks):
-            hits = self._access(blocks[:hit], positions[:hit], now_ms, ready_ms)
+            hits = self._touch(blocks[:hit], positions[:hit], now_ms, ready_ms) if hit else 0
             self._store(blocks[hit:], positions[hit:], now_ms)
             return hits
         return self._access(blocks, positions, now_ms, ready_ms)
@@ -78,13 +78,19 @@ class Pool:
         while start < len(blocks):
             if blocks[start] in stored_ms:
                 run = list(takewhile(stored_ms.__contains__, blocks[start:]))
-                self._policy.touch(run, positions[start : start + len(run)])
-                hits += len(run) if ready_ms == now_ms else sum(stored_ms[block] <= ready_ms for block in run)
+                hits += self._touch(run, positions[start : start + len(run)], now_ms, ready_ms)
             else:
                 run = list(takewhile(lambda block: block not in stored_ms, blocks[start:]))
                 self._store(run, positions[start : start + len(run)], now_ms)
             start += len(run)
         return hits
+
+    def _touch(self, blocks: Sequence[int], positions: range, now_ms: float, ready_ms: float) -> int:
+        """A run of stored blocks; how many of them are hits."""
+        self._policy.touch(blocks, positions)
+        if ready_ms == now_ms:
+            return len(blocks)
+        return sum(self.stored_ms[block] <= ready_ms for block in blocks)
 
     def _store(self, blocks: Sequence[int], positions: range, now_ms: float) -> None:
         """Store absent blocks, one after the other once the pool is full: each may be the victim of the next."""
@@ -93,8 +99,7 @@ class Pool:
         free = blocks[:room]
         if free:
             policy.insert(free, positions[:room])
-            for block in free:
-                stored_ms[block] = now_ms
+            stored_ms.update(dict.fromkeys(free, now_ms))
         if room < len(blocks):
             self._note_gone(self._replace(blocks[room:], positions[room:], now_ms), now_ms)
         if not self._alone:
@@ -111,11 +116,11 @@ class Pool:
             if len(victims) != len(blocks):
                 name = policy.name
                 raise PolicyError(f"policy {name!r}: replace() returned {len(victims)} blocks, not {len(blocks)}")
-            for block in blocks:
-                stored_ms[block] = now_ms
+            stored_ms.update(dict.fromkeys(blocks, now_ms))
             for victim in victims:
-                if stored_ms.pop(victim, None) is None:
+                if victim not in stored_ms:
                     self._refuse(victim, "replace")
+                del stored_ms[victim]
             return victims
         evict, insert = policy.evict, policy.insert
         victims = []
@@ -130,9 +135,7 @@ class Pool:
 
     def _note_gone(self, victims: Sequence[int], now_ms: float) -> None:
         self._ledger.evictions += len(victims)
-        gone_ms = self._ledger.gone_ms
-        for block in victims:
-            gone_ms[block] = now_ms
+        self._ledger.gone_ms.update(dict.fromkeys(victims, now_ms))
         holders = self._ledger.holders
         for block in () if self._alone else victims:
             bits = holders.pop(block, 0) & ~self._bit

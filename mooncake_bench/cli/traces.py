@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.trace import Trace
 
-HELP = "Bundled traces, and what is in a trace file."
+HELP = "Look into traces, check, change, make, share and fetch them."
 EXAMPLES = (
     Example("traces list", "the traces that ship with the package"),
     Example("traces info conversation-like", "requests, lengths, arrivals and prefix sharing of one"),

@@ -14,6 +14,7 @@ from mooncake_bench.errors import SetupError
 
 if TYPE_CHECKING:
     import inspect
+    from collections.abc import Sequence
 
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.trace import Trace
@@ -112,7 +113,7 @@ def synth(**given: Any) -> None:
     if given["preset"] == "list":
         from mooncake_bench.trace.synthetic import presets
 
-        answer(render_list("Presets", presets.listed(), given["format"] or "table"))
+        answer(_presets(presets.listed(), given["format"]))
         return
     if not given["out"]:
         raise SetupError("OUT is missing: the file to write; see mooncake-bench traces synth --help")
@@ -192,6 +193,13 @@ def fit(**given: Any) -> None:
         answer(json_answer({"out": given["out"], "copy_seed": given["seed"], "closeness": rows}))
     else:
         answer(render_list(f"{trace.name} and a copy", [closeness.shown(row) for row in rows], shown))
+
+
+def _presets(listed: Sequence[dict[str, Any]], shown: str | None) -> str:
+    """The presets; in a table the options stand on a line of their own, to be copied."""
+    if shown == "json":
+        return json_answer(listed)
+    return "\n".join(f"{item['name']}: {item['about']}\n    {item['options']}" for item in listed)
 
 
 COMMANDS: Commands = (

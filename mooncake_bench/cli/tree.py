@@ -42,7 +42,9 @@ def build_app() -> typer.Typer:
     app = _group(
         "Replay real LLM request traces through scheduling policies on a simulated KVCache-centric cluster.",
         Example("replay -p predictive", "the bundled trace under overload, one policy"),
-        Example("replay toolagent-like -p cache-aware -p kvcache-centric", "two policies, one table"),
+        Example(
+            "replay toolagent-like -p cache-aware -p kvcache-centric --max-requests 2000", "two policies, one table"
+        ),
         Example("policies list", "what can be given as -p"),
     )
     app.callback(invoke_without_command=True)(_root)

@@ -8,7 +8,8 @@ import re
 import sys
 import traceback
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from types import ModuleType
+from functools import lru_cache
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.api import Admission, Eviction, Policy, Router
@@ -146,11 +147,17 @@ def _run(path: Path) -> tuple[ModuleType, str]:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     try:
-        exec(compile(code, str(path), "exec", dont_inherit=True), vars(module))
+        exec(_compiled(code, str(path)), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise PolicyError(f"policy file {path}{_reason(error, path)}") from error
     return module, sha256
+
+
+@lru_cache(maxsize=256)
+def _compiled(code: bytes, path: str) -> CodeType:
+    """Compiled once: a study or a check runs every file of a folder anew for each policy it builds."""
+    return compile(code, path, "exec", dont_inherit=True)
 
 
 def _reason(error: BaseException, path: Path) -> str:

@@ -18,6 +18,8 @@ from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STAGES, 
 from mooncake_bench.results.steps import elapsed_ps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from mooncake_bench.results.records import Records
     from mooncake_bench.results.steps import Bools, Floats, Ints, Segments
 
@@ -88,11 +90,9 @@ class _Clock:
     def stack(self, since_ps: Ints, until_ps: Ints, amount: Ints | int = 1) -> Ints:
         """At each sample, the sum of ``amount`` over the spans [since, until) that hold it."""
         change = np.zeros(self.samples + 1, np.int64)
-        for part in spool.parts(len(since_ps)):
-            since, until = since_ps[part], until_ps[part]
-            amounts = amount if isinstance(amount, int) else amount[part]
-            np.add.at(change, self.from_time(since), amounts)
-            np.subtract.at(change, self.from_time(np.maximum(until, since)), amounts)
+        amounts = np.broadcast_to(np.asarray(amount, np.int64), since_ps.shape)
+        np.add.at(change, self.from_time(since_ps), amounts)
+        np.subtract.at(change, self.from_time(np.maximum(until_ps, since_ps)), amounts)
         return np.cumsum(change[:-1])
 
     def remaining(self, since_ps: Ints, until_ps: Ints) -> Ints:
@@ -100,12 +100,12 @@ class _Clock:
         ends = self.stack(since_ps, until_ps, until_ps)  # sums may wrap around; their difference is exact
         return ends - self.stack(since_ps, until_ps) * self.times_ps
 
-    def busy_ratio(self, since_ps: Ints, until_ps: Ints, servers: int) -> Floats:
-        """Share of each interval that ``servers`` servers spend inside the spans."""
+    def busy_ratio(self, spans: Iterable[tuple[Ints, Ints]], servers: int) -> Floats:
+        """Share of each interval that ``servers`` servers spend inside the spans, given some (start, end) at a time."""
         edges = np.append(self.times_ps, self.samples * self.step_ps)
         total = np.zeros(len(edges), np.int64)
-        for part in spool.parts(len(since_ps)):
-            total += time_since(since_ps[part], edges) - time_since(until_ps[part], edges)
+        for since_ps, until_ps in spans:
+            total += time_since(since_ps, edges) - time_since(until_ps, edges)
         return np.diff(total) / (self.step_ps * servers)
 
     def count(self, time_ps: Ints) -> Ints:
@@ -127,13 +127,19 @@ def _prefill_load(records: Records, clock: _Clock) -> Floats:
     Queued prefills, the remainder of the running ones, and of the fetches that an instance idles for (rule 5); only
     prefills that really ran are known.
     """
-    replay = records.replay
-    ran = replay.columns["start_ps"] >= 0
-    arrival, head, start, spent = (
-        replay.columns[name][ran] for name in ("arrival_ps", "head_ps", "start_ps", "prefill_ps")
-    )
-    work = clock.stack(arrival, start, spent) + clock.remaining(head, start) + clock.remaining(start, start + spent)
+    replay, work = records.replay, np.zeros(clock.samples, np.int64)
+    for raw in _pieces(records):
+        ran = raw["start_ps"] >= 0
+        arrival, head, start, spent = (raw[name][ran] for name in ("arrival_ps", "head_ps", "start_ps", "prefill_ps"))
+        work += clock.stack(arrival, start, spent)
+        work += clock.remaining(head, start) + clock.remaining(start, start + spent)
     return work / (int(replay.is_prefill.sum()) * replay.setup.slo_ttft_ms * PS_PER_MS)
+
+
+def _pieces(records: Records) -> Iterator[dict[str, Ints]]:
+    """The replay's columns, some rows at a time."""
+    for part in spool.parts(len(records.replay.trace)):
+        yield {name: column[part] for name, column in records.replay.columns.items()}
 
 
 def _decode_state(records: Records, clock: _Clock) -> dict[str, Floats | Ints]:
@@ -180,41 +186,37 @@ def steps_done(segments: Segments, at: Ints, gone_ps: Ints) -> Ints:
 
 def _utilisations(records: Records, clock: _Clock) -> dict[str, Floats]:
     replay, segments = records.replay, records.segments
-    start, end = busy_prefill(records)
-    ends = spool.empty(len(segments), np.int64)
-    for part in spool.parts(len(segments)):
-        ends[part] = segments[part].end_ps
+    decoding = ((some.start_ps, some.end_ps) for part in spool.parts(len(segments)) for some in (segments[part],))
     return {
-        "prefill_utilisation_ratio": clock.busy_ratio(start, end, int(replay.is_prefill.sum())),
-        "decode_utilisation_ratio": clock.busy_ratio(segments.start_ps, ends, int(replay.is_decode.sum())),
+        "prefill_utilisation_ratio": clock.busy_ratio(_busy_prefill(records), int(replay.is_prefill.sum())),
+        "decode_utilisation_ratio": clock.busy_ratio(decoding, int(replay.is_decode.sum())),
     }
 
 
-def busy_prefill(records: Records) -> tuple[Ints, Ints]:
+def _busy_prefill(records: Records) -> Iterator[tuple[Ints, Ints]]:
     """Start and end of every prefill, ps; one still running when the replay stopped ends there."""
-    raw = records.replay.columns
-    ran = raw["start_ps"] >= 0
-    start, first_token = raw["start_ps"][ran], raw["first_token_ps"][ran]
-    return start, np.where(first_token >= 0, first_token, records.replay.horizon_ps)
+    for raw in _pieces(records):
+        ran = raw["start_ps"] >= 0
+        first_token = raw["first_token_ps"][ran]
+        yield raw["start_ps"][ran], np.where(first_token >= 0, first_token, records.replay.horizon_ps)
 
 
 def _states(records: Records, clock: _Clock) -> dict[str, Ints]:
     """How many requests are where at each sample."""
-    raw = records.replay.columns
-    there = routed(raw)
     stays, segments = records.stays, records.segments
-    arrival, start, first_token, kv, join, end = (
-        raw[f"{name}_ps"] for name in ("arrival", "start", "first_token", "kv_arrival", "join", "end")
-    )
     pauses = np.flatnonzero(~stays.opens)  # preempted: from the end of one stay to the next
-    ends = stays[pauses - 1].end_ps(segments)
-    preempted = clock.stack(ends, stays.join_ps[pauses]) if len(pauses) else 0
-    return {
-        "queued_requests": _between(clock, there, arrival, start, end),
-        "prefilling_requests": _between(clock, start >= 0, start, first_token, end),
-        "transferring_requests": _between(clock, first_token >= 0, first_token, kv, end),
-        "waiting_requests": _between(clock, kv >= 0, kv, join, end) + preempted,
-    }
+    ends = stays[pauses - 1].end_ps(segments) if len(pauses) else pauses
+    found = {name: np.zeros(clock.samples, np.int64) for name in ("queued", "prefilling", "transferring")}
+    found["waiting"] = clock.stack(ends, stays.join_ps[pauses])
+    for raw in _pieces(records):
+        arrival, start, first_token, kv, join, end = (
+            raw[f"{name}_ps"] for name in ("arrival", "start", "first_token", "kv_arrival", "join", "end")
+        )
+        found["queued"] += _between(clock, routed(raw), arrival, start, end)
+        found["prefilling"] += _between(clock, start >= 0, start, first_token, end)
+        found["transferring"] += _between(clock, first_token >= 0, first_token, kv, end)
+        found["waiting"] += _between(clock, kv >= 0, kv, join, end)
+    return {f"{name}_requests": counts for name, counts in found.items()}
 
 
 def _between(clock: _Clock, where: Bools, since: Ints, until: Ints, end: Ints) -> Ints:
@@ -226,12 +228,14 @@ def _between(clock: _Clock, where: Bools, since: Ints, until: Ints, end: Ints) -
 
 def _counts(records: Records, clock: _Clock) -> dict[str, Ints]:
     """What happened in each interval."""
-    raw = records.replay.columns
-    came = raw["arrival_ps"] <= records.replay.horizon_ps  # the others come after an interruption
-    counts = {"arrived_requests": clock.count(raw["arrival_ps"][came])}
-    for name, code in (("completed_requests", COMPLETED), ("failed_requests", FAILED)):
-        counts[name] = clock.count(raw["end_ps"][raw["status"] == code])
-    for code, stage in enumerate(STAGES[1:], start=1):
-        dropped = (raw["status"] == REJECTED) & (raw["reject_stage"] == code)
-        counts[f"rejected_{stage}_requests"] = clock.count(raw["end_ps"][dropped])
-    return counts
+    words = ("arrived", "completed", "failed", *(f"rejected_{stage}" for stage in STAGES[1:]))
+    counts = {word: np.zeros(clock.samples, np.int64) for word in words}
+    for raw in _pieces(records):
+        came = raw["arrival_ps"] <= records.replay.horizon_ps  # the others come after an interruption
+        counts["arrived"] += clock.count(raw["arrival_ps"][came])
+        for word, code in (("completed", COMPLETED), ("failed", FAILED)):
+            counts[word] += clock.count(raw["end_ps"][raw["status"] == code])
+        for code, stage in enumerate(STAGES[1:], start=1):
+            dropped = (raw["status"] == REJECTED) & (raw["reject_stage"] == code)
+            counts[f"rejected_{stage}"] += clock.count(raw["end_ps"][dropped])
+    return {f"{word}_requests": column for word, column in counts.items()}

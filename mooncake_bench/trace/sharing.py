@@ -63,8 +63,9 @@ def _merged(known: Ints, more: Ints) -> Ints:
 
 
 def _parts(values: Ints) -> Iterator[Ints]:
-    for part in spool.parts(len(values)):
-        yield values[part]
+    for first in range(0, len(values), PIECE_ENTRIES):
+        yield values[first : first + PIECE_ENTRIES]
+        spool.trim()
 
 
 @dataclass

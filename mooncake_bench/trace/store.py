@@ -40,7 +40,7 @@ FIELDS = {
 REQUIRED = ("arrival_ms", "input_tokens", "output_tokens", "block_ids")
 BATCH_ROWS = 65_536
 COMPRESSION_LEVEL = 19  # traces are written once and read often; reading is as fast at any level
-LARGE_BYTES, LARGE_LEVEL = 2**26, 3  # from so many bytes of columns on, level 19 would take minutes
+LARGE_BYTES, LARGE_LEVEL = 2**23, 3  # from so many bytes of columns on, level 19 would take many seconds
 
 
 def save(trace: Trace, path: str | Path) -> None:

@@ -23,6 +23,16 @@ print(len(load(sys.argv[1])), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 """
 
 
+def test_the_conversation_trace_loads_within_150_ms(shared: Path) -> None:
+    path = shared / "traces" / "mooncake-fast25" / "conversation_trace.jsonl"
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        load(path)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.15
+
+
 def test_a_million_rows_of_csv_are_read_within_four_seconds(tmp_path: Path) -> None:
     path = tmp_path / "burst.csv"
     with path.open("w", encoding="ascii") as out:

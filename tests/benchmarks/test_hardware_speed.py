@@ -1,6 +1,6 @@
 """How fast a cost answers: the simulator asks the scalars at each event, a policy the arrays at each arrival.
 
-Run with ``pytest -m benchmark tests/test_hardware_speed.py``. The bounds leave room for a busy machine.
+Run with ``pytest -m benchmark tests/benchmarks/test_hardware_speed.py``. The bounds leave room for a busy machine.
 """
 
 from __future__ import annotations
