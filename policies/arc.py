@@ -67,11 +67,11 @@ class ARC(Eviction):
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
         if positions:
             self._at = positions[-1]
-        t1, t2 = self._t1, self._t2
+        t1, t2, request = self._t1, self._t2, self._request
         for block in blocks:
             if block in t2:
                 t2.move_to_end(block)
-            elif t1[block] == self._request:
+            elif t1[block] == request:
                 t1.move_to_end(block)
             else:
                 t2[block] = t1.pop(block)
@@ -92,6 +92,32 @@ class ARC(Eviction):
                     return block
                 queue[block] = request
         raise LookupError("every stored block is pinned")
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        t1, t2, b1, b2 = self._t1, self._t2, self._b1, self._b2
+        victims = []
+        for block in blocks:
+            in_b2 = block in b2
+            again = in_b2 or block in b1
+            if again:
+                self._adapt(block)
+            ones = len(t1)
+            if ones > self._p or (in_b2 and ones == self._p > 0) or not t2:
+                victim, request = t1.popitem(last=False)
+                b1[victim] = request
+            else:
+                victim, request = t2.popitem(last=False)
+                b2[victim] = request
+            victims.append(victim)
+            (t2 if again or block in self._again else t1)[block] = self._request
+            if len(t1) + len(b1) > self._c:
+                b1.popitem(last=False)
+            elif len(b1) + len(b2) > self._c:  # T1 and T2 are full
+                b2.popitem(last=False)
+        self._made_for, self._at = blocks[-1], positions[-1]
+        return victims
 
     def remove(self, block: int) -> None:
         del (self._t1 if block in self._t1 else self._t2)[block]

@@ -28,14 +28,15 @@ class Clock(Eviction):
         self._request += 1
 
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        ring = self._ring
+        ring, request = self._ring, self._request
         for block in blocks:
-            ring[block] = self._request
+            ring[block] = request
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
+        ring, used, request = self._ring, self._used, self._request
         for block in blocks:
-            if self._ring[block] != self._request:
-                self._used.add(block)
+            if ring[block] != request:
+                used.add(block)
 
     def evict(self, pinned: Container[int]) -> int:
         ring, used = self._ring, self._used
@@ -47,6 +48,20 @@ class Clock(Eviction):
                 return block
             ring[block] = request
         raise LookupError("every stored block is pinned")
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        ring, used, victims = self._ring, self._used, []
+        for block in blocks:
+            victim, request = ring.popitem(last=False)
+            while victim in used:
+                used.remove(victim)
+                ring[victim] = request
+                victim, request = ring.popitem(last=False)
+            victims.append(victim)
+            ring[block] = self._request
+        return victims
 
     def remove(self, block: int) -> None:
         del self._ring[block]

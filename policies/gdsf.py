@@ -43,23 +43,21 @@ class LFUDA(Eviction):
 
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
         self._new.update(blocks)
-        age, groups = self._age, self._groups
-        for block, position in zip(blocks, positions, strict=True):
-            self._rank[block] = rank = age + self.worth(position)
-            if rank in groups:
-                groups[rank][block] = 1
-            else:
-                self._open_group(rank)[block] = 1
+        age, ranks, groups = self._age, self._rank, self._groups
+        for block, worth in zip(blocks, self.worth(positions), strict=True):
+            ranks[block] = rank = age + worth
+            (groups.get(rank) or self._open_group(rank))[block] = 1
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        for block, position in zip(blocks, positions, strict=True):
-            group = self._groups[self._rank[block]]
-            if block in self._new:
+        age, ranks, groups, new = self._age, self._rank, self._groups, self._new
+        for block, worth in zip(blocks, self.worth(positions), strict=True):
+            group = groups[ranks[block]]
+            if block in new:
                 group.move_to_end(block)
                 continue
             uses = group.pop(block) + 1
-            self._rank[block] = rank = self._age + uses * self.worth(position)
-            (self._groups.get(rank) or self._open_group(rank))[block] = uses
+            ranks[block] = rank = age + uses * worth
+            (groups.get(rank) or self._open_group(rank))[block] = uses
 
     def evict(self, pinned: Container[int]) -> int:
         while self._heap:
@@ -77,6 +75,24 @@ class LFUDA(Eviction):
             return block
         raise LookupError("no block is stored")
 
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        ranks, groups, heap, victims = self._rank, self._groups, self._heap, []
+        group = groups[heap[0]]
+        self._new.update(blocks)
+        for block, worth in zip(blocks, self.worth(positions), strict=True):
+            while not group:
+                del groups[heappop(heap)]
+                group = groups[heap[0]]
+            self._age = age = heap[0]
+            victim, _ = group.popitem(last=False)
+            victims.append(victim)
+            del ranks[victim]
+            ranks[block] = rank = age + worth
+            (groups.get(rank) or self._open_group(rank))[block] = 1
+        return victims
+
     def _least_free(self, pinned: Container[int]) -> tuple[float, int]:
         for rank in sorted(self._groups):
             for block in self._groups[rank]:
@@ -87,9 +103,9 @@ class LFUDA(Eviction):
     def remove(self, block: int) -> None:
         del self._groups[self._rank.pop(block)][block]
 
-    def worth(self, position: int) -> float:
-        """What a use of a block at this place in the prompt is worth."""
-        return 1.0
+    def worth(self, positions: Sequence[int]) -> Sequence[float]:
+        """What a use of a block at each of these places in the prompt is worth."""
+        return [1.0] * len(positions)
 
     def _open_group(self, rank: float) -> Group:
         if rank not in self._groups:
@@ -117,12 +133,12 @@ class GDSF(LFUDA):
     def start(self, cluster: Cluster, rng: Generator) -> None:
         self._cluster = cluster
 
-    def worth(self, position: int) -> float:
+    def worth(self, positions: Sequence[int]) -> Sequence[float]:
         if self._cluster is None or self.cost == 1:
-            return 1.0
-        while position >= len(self._costs):
+            return super().worth(positions)
+        while max(positions, default=-1) >= len(self._costs):
             self._costs.append(self._saving_ms(len(self._costs)))
-        return self._costs[position] / self._costs[0]
+        return [self._costs[position] / self._costs[0] for position in positions]
 
     def _saving_ms(self, position: int) -> float:
         assert self._cluster is not None

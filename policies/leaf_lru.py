@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from mooncake_bench.api import Eviction
@@ -28,15 +29,19 @@ class LeafLRU(Eviction):
         self._request = 0
 
     def begin(self, blocks: Sequence[int], now_ms: float) -> None:
-        self._use(self._path)  # what it stored head first now stands tail first
+        used = self._used
+        for block in reversed(self._path):  # what it stored head first now stands tail first
+            if block in used:
+                used.move_to_end(block)
         self._request += 1
-        self._use(blocks)
+        for block in reversed(blocks):
+            if block in used:
+                used[block] = self._request
+                used.move_to_end(block)
         self._path = blocks
 
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        used = self._used
-        for block in blocks:
-            used[block] = self._request
+        self._used.update(dict.fromkeys(blocks, self._request))
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
         """Told by ``begin`` already."""
@@ -46,15 +51,18 @@ class LeafLRU(Eviction):
         del self._used[victim]
         return victim
 
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        """While there are others' blocks to give up, it does not matter when the present request's are stored."""
+        others = takewhile(lambda item: item[1] != self._request, self._used.items())
+        victims = list(islice((block for block, _ in others if block not in pinned), len(blocks)))
+        for victim in victims:
+            del self._used[victim]
+        done = len(victims)
+        self.insert(blocks[:done], positions[:done])
+        return [*victims, *super().replace(blocks[done:], positions[done:], pinned)]
+
     def remove(self, block: int) -> None:
         del self._used[block]
-
-    def _use(self, path: Sequence[int]) -> None:
-        used = self._used
-        for block in reversed(path):
-            if block in used:
-                used[block] = self._request
-                used.move_to_end(block)
 
     def _oldest(self, pinned: Container[int]) -> int:
         for block, request in self._used.items():

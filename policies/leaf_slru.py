@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from mooncake_bench.api import Eviction
@@ -36,15 +37,22 @@ class LeafSLRU(Eviction):
         self._request = 0
 
     def begin(self, blocks: Sequence[int], now_ms: float) -> None:
-        self._use(self._path, 0)  # what it stored head first now stands tail first
+        probation, protected = self._probation, self._protected
+        for block in reversed(self._path):  # what it stored head first now stands tail first
+            if block in probation:
+                probation.move_to_end(block)
+            elif block in protected:
+                protected.move_to_end(block)
         self._request += 1
-        self._use(blocks, 1)
+        for block in reversed(blocks):
+            if block in probation or block in protected:
+                uses = (probation if block in probation else protected).pop(block)[0] + 1
+                (probation if uses < self.threshold else protected)[block] = (uses, self._request)
         self._path = blocks
 
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
         queue = self._probation if self.threshold > 1 else self._protected
-        for block in blocks:
-            queue[block] = (1, self._request)
+        queue.update(dict.fromkeys(blocks, (1, self._request)))
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
         """Told by ``begin`` already."""
@@ -54,16 +62,21 @@ class LeafSLRU(Eviction):
         self.remove(victim)
         return victim
 
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        """While there are others' blocks to give up, it does not matter when the present request's are stored."""
+        victims: list[int] = []
+        for queue in (self._probation, self._protected):
+            others = takewhile(lambda item: item[1][1] != self._request, queue.items())
+            found = list(islice((block for block, _ in others if block not in pinned), len(blocks) - len(victims)))
+            for victim in found:
+                del queue[victim]
+            victims += found
+        done = len(victims)
+        self.insert(blocks[:done], positions[:done])
+        return [*victims, *super().replace(blocks[done:], positions[done:], pinned)]
+
     def remove(self, block: int) -> None:
         del (self._probation if block in self._probation else self._protected)[block]
-
-    def _use(self, path: Sequence[int], times: int) -> None:
-        for block in reversed(path):
-            queue = self._protected if block in self._protected else self._probation
-            if block in queue:
-                uses = queue.pop(block)[0] + times
-                queue = self._protected if uses >= self.threshold else self._probation
-                queue[block] = (uses, self._request)
 
     def _oldest(self, pinned: Container[int]) -> int:
         for queue in (self._probation, self._protected):

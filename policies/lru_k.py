@@ -46,9 +46,13 @@ class LRUK(Eviction):
     def begin(self, blocks: Sequence[int], now_ms: float) -> None:
         self._now_ms = now_ms
         self._begun = self._tick
-        past = self._past
-        while past and past[next(iter(past))][0] + self.retained_ms <= now_ms:
-            past.popitem(last=False)
+        old = 0
+        for uses in self._past.values():
+            if uses[0] + self.retained_ms > now_ms:
+                break
+            old += 1
+        for _ in range(old):
+            self._past.popitem(last=False)
 
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
         past = self._past
@@ -92,6 +96,25 @@ class LRUK(Eviction):
             raise LookupError("every stored block is pinned")
         self._past[victim] = self._uses.pop(victim)
         return victim
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        uses, few, past, victims = self._uses, self._few, self._past, []
+        for block in blocks:
+            if few:
+                victim, _ = few.popitem(last=False)
+                past[victim] = uses.pop(victim)
+                victims.append(victim)
+            else:
+                victims.append(self.evict(()))
+            if block in past or self.k == 1:
+                self.insert((block,), (0,))
+            else:
+                self._tick += 1
+                uses[block] = (self._now_ms, self._tick)
+                few[block] = None
+        return victims
 
     def remove(self, block: int) -> None:
         del self._uses[block]

@@ -66,10 +66,12 @@ class S3FIFO(Eviction):
             ghost.popitem(last=False)
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
+        small, main, new = self._small, self._main, self._new
         for block in blocks:
-            if block not in self._new:
-                queue = self._small if block in self._small else self._main
-                queue[block] = min(queue[block] + 1, MOST_USES)
+            if block not in new:
+                queue = small if block in small else main
+                if queue[block] < MOST_USES:
+                    queue[block] += 1
 
     def evict(self, pinned: Container[int]) -> int:
         self._filling = False
@@ -81,6 +83,22 @@ class S3FIFO(Eviction):
         if victim is None:
             raise LookupError("every stored block is pinned")
         return victim
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        small, ghost, victims = self._small, self._ghost, []
+        self._new.update(blocks)
+        for block in blocks:
+            victims.append(self.evict(()))
+            if block in ghost:
+                del ghost[block]
+                self._main[block] = 0
+            else:
+                small[block] = 0
+            if len(ghost) > self._ghost_size:
+                ghost.popitem(last=False)
+        return victims
 
     def remove(self, block: int) -> None:
         del (self._small if block in self._small else self._main)[block]

@@ -37,9 +37,10 @@ class Sieve(Eviction):
             ahead[block] = self._request
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
+        ahead, visited, request = self._ahead, self._visited, self._request
         for block in blocks:
-            if self._ahead.get(block) != self._request:
-                self._visited.add(block)
+            if ahead.get(block) != request:
+                visited.add(block)
 
     def evict(self, pinned: Container[int]) -> int:
         visited = self._visited
@@ -53,6 +54,27 @@ class Sieve(Eviction):
                 return block
             self._behind[block] = request
         raise LookupError("every stored block is pinned")
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        visited, victims = self._visited, []
+        ahead, behind = self._ahead, self._behind
+        for block in blocks:
+            while True:
+                if not ahead:
+                    ahead, behind = behind, ahead
+                victim, request = ahead.popitem(last=False)
+                if victim not in visited:
+                    break
+                visited.remove(victim)
+                behind[victim] = request
+            victims.append(victim)
+            if not ahead:
+                ahead, behind = behind, ahead
+            ahead[block] = self._request
+        self._ahead, self._behind = ahead, behind
+        return victims
 
     def remove(self, block: int) -> None:
         del (self._ahead if block in self._ahead else self._behind)[block]

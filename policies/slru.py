@@ -38,16 +38,16 @@ class SLRU(Eviction):
         self._request += 1
 
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        probation = self._probation
+        probation, request = self._probation, self._request
         for block in blocks:
-            probation[block] = self._request
+            probation[block] = request
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        probation, protected = self._probation, self._protected
+        probation, protected, now = self._probation, self._protected, self._request
         for block in blocks:
             if block in protected:
                 protected.move_to_end(block)
-            elif probation[block] == self._request:
+            elif probation[block] == now:
                 probation.move_to_end(block)
             else:
                 protected[block] = probation.pop(block)
@@ -63,6 +63,15 @@ class SLRU(Eviction):
                     return block
                 queue[block] = request
         raise LookupError("every stored block is pinned")
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        probation, protected, request, victims = self._probation, self._protected, self._request, []
+        for block in blocks:
+            victims.append((probation or protected).popitem(last=False)[0])
+            probation[block] = request
+        return victims
 
     def remove(self, block: int) -> None:
         del (self._probation if block in self._probation else self._protected)[block]

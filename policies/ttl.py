@@ -46,13 +46,12 @@ class TTL(Eviction):
         return dead
 
     def insert(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        for block in blocks:
-            self._used_ms[block] = self._now_ms
+        self._used_ms.update(dict.fromkeys(blocks, self._now_ms))
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        used_ms = self._used_ms
+        used_ms, now_ms = self._used_ms, self._now_ms
         for block in blocks:
-            used_ms[block] = self._now_ms
+            used_ms[block] = now_ms
             used_ms.move_to_end(block)
 
     def evict(self, pinned: Container[int]) -> int:
@@ -61,6 +60,15 @@ class TTL(Eviction):
                 del self._used_ms[block]
                 return block
         raise LookupError("every stored block is pinned")
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        used_ms, now_ms, victims = self._used_ms, self._now_ms, []
+        for block in blocks:
+            victims.append(used_ms.popitem(last=False)[0])
+            used_ms[block] = now_ms
+        return victims
 
     def remove(self, block: int) -> None:
         del self._used_ms[block]

@@ -67,5 +67,25 @@ class TwoQ(Eviction):
                 queue[block] = None
         raise LookupError("every stored block is pinned")
 
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        new, out, main, victims = self._in, self._out, self._main, []
+        for block in blocks:
+            if len(new) > self._in_size or not main:
+                victim, _ = new.popitem(last=False)
+                out[victim] = None
+            else:
+                victim, _ = main.popitem(last=False)
+            victims.append(victim)
+            if block in out:
+                del out[block]
+                main[block] = None
+            else:
+                new[block] = None
+            if len(out) > self._out_size:
+                out.popitem(last=False)
+        return victims
+
     def remove(self, block: int) -> None:
         del (self._in if block in self._in else self._main)[block]

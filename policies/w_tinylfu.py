@@ -40,7 +40,8 @@ class Sketch:
                 door.add(block)
                 continue
             for at in self._places(block):
-                cells[at] = min(cells[at] + 1, MOST)
+                if cells[at] < MOST:
+                    cells[at] += 1
         self.uses += len(blocks)
         if self.uses >= self.period:
             self.uses //= 2
@@ -114,13 +115,13 @@ class WTinyLFU(Eviction):
                 self._probation[block] = request
 
     def touch(self, blocks: Sequence[int], positions: Sequence[int]) -> None:
-        window, probation, protected = self._window, self._probation, self._protected
+        window, probation, protected, now = self._window, self._probation, self._protected, self._request
         for block in blocks:
             if block in window:
                 window.move_to_end(block)
             elif block in protected:
                 protected.move_to_end(block)
-            elif probation[block] == self._request:
+            elif probation[block] == now:
                 probation.move_to_end(block)
             else:
                 protected[block] = probation.pop(block)
@@ -145,6 +146,23 @@ class WTinyLFU(Eviction):
         del home[victim]
         self._probation[candidate] = request
         return victim
+
+    def replace(self, blocks: Sequence[int], positions: Sequence[int], pinned: Container[int]) -> Sequence[int]:
+        if pinned:
+            return super().replace(blocks, positions, pinned)
+        window, probation, now, victims = self._window, self._probation, self._request, []
+        for block in blocks:
+            main = probation or self._protected
+            if main and len(window) < self._window_size:
+                victim, _ = main.popitem(last=False)
+            else:
+                victim, request = window.popitem(last=False)
+                if main and self._wins(victim, next(iter(main))):
+                    probation[victim] = request
+                    victim, _ = main.popitem(last=False)
+            victims.append(victim)
+            window[block] = now
+        return victims
 
     def _wins(self, candidate: int, victim: int) -> bool:
         """Whether the window's candidate was used more than the main's victim, who is often the same as before."""

@@ -26,9 +26,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     option = config.option
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     marked = any(word.startswith("-m") for word in config.invocation_params.args)
-    alone = named or marked or option.capture == "no" or option.usepdb or option.update_golden
+    worker = "PYTEST_XDIST_WORKER" in os.environ
+    alone = worker or named or marked or option.capture == "no" or option.usepdb or option.update_golden
     if not alone and getattr(option, "numprocesses", 0) is None:  # pytest-xdist is there, and -n was not given
         option.numprocesses, option.dist = "auto", "worksteal"  # neighbours, which share fixtures, stay together
+        option.benchmark_disable = True  # else pytest-benchmark warns that nothing can be measured so
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,12 @@ BEFORE = {
 }
 
 
+def shown_below(path: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether a page further down the tree has the same example, and so runs it."""
+    below = [page for page, _ in PAGES if len(page) > len(path) and page[: len(path)] == path]
+    return any(line in example_lines(help_text(page, capsys)) for page in below if line.startswith(words(page[:1])))
+
+
 @pytest.mark.parametrize(("path", "command"), PAGES, ids=lambda item: words(item) if isinstance(item, tuple) else "")
 def test_the_examples_of_a_page_work_as_printed(
     path: tuple[str, ...],
@@ -91,7 +97,7 @@ def test_the_examples_of_a_page_work_as_printed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = example_lines(help_text(path, capsys))
+    lines = [line for line in example_lines(help_text(path, capsys)) if not shown_below(path, line, capsys)]
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MOONCAKE_BENCH_POLICIES", raising=False)
     for line in [*BEFORE.get(words(path), []), *lines]:

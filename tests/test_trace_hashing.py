@@ -297,7 +297,7 @@ def test_bad_token_ids_are_named(tmp_path: Path, ids: Any, said: str) -> None:
         (b"timestamp,prompt,output_tokens\n1,secret words,2,3\n", "line 2: expected 3 fields, as in its header"),
         (b'timestamp,prompt,output_tokens\n1,"secret words,2\n', "the CSV cannot be read"),
         (b"timestamp,prompt,output_tokens\n1,secret \xff,2\n", "bytes that are not UTF-8"),
-        (gzip.compress(b'{"timestamp": 0, "prompt": "secret words", "output_tokens": 1}\n' * 99)[:-12], "truncated"),
+        (gzip.compress(b'{"timestamp": 0, "prompt": "secret", "output_tokens": 1}\n' * 99, mtime=0)[:-12], "truncated"),
         (b"", "0 requests"),
     ],
 )

@@ -83,12 +83,12 @@ class Point:
     pool_requests: tuple[int, ...]  # measured requests of each pool
 
     @property
-    def hit_ratio_blocks(self) -> float | None:
+    def hit_ratio_per_block(self) -> float | None:
         """Per-block hits of all block references."""
         return _ratio(self.block_hits, self.blocks)
 
     @property
-    def prefix_hit_ratio_blocks(self) -> float | None:
+    def hit_ratio_blocks(self) -> float | None:
         """Prefix hits of all block references."""
         return _ratio(self.prefix_blocks, self.blocks)
 

@@ -275,7 +275,7 @@ def write_bundled(folder: Path) -> list[Path]:
     written = []
     for name in presets():
         written.append(folder / f"{name}.arrow")
-        save(synthesize(name), written[-1])
+        save(synthesize(name), written[-1], smallest=True)
     return written
 
 

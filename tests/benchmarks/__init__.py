@@ -1,0 +1,1 @@
+"""Tests of speed and memory: `pytest -m benchmark tests/benchmarks`."""
