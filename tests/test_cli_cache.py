@@ -102,6 +102,85 @@ def test_the_bound_of_local_pools_is_one_pool_of_their_total_size(tool: Tool, ti
     assert found["optimum", "2"]["prefix_blocks"] >= found["lru", "2"]["prefix_blocks"]
 
 
+MODELS = {
+    "one pool": (),
+    "two pools": ("--local", "2:round-robin"),
+    "three pools": ("--local", "3:hashed"),
+    "waiting": ("--ready-after", "1500ms"),
+    "two pools, waiting": ("--local", "2:cache-aware", "--ready-after", "1500ms"),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_row_holds_more_than_it_says_it_can(model: str, tool: Tool, tiny: tuple[str, ...]) -> None:
+    words = ("-p", "lru", "-p", "fifo", "--capacity", "1,2,3,5,inf", *MODELS[model])
+    rows = tool.json("cache", *tiny, *words)["points"]
+    assert len(rows) == 3 * 5 + 1
+    for row in rows:
+        assert row["capacity_blocks"] is None or row["peak_blocks"] <= row["capacity_blocks"], row
+
+
+def test_the_bound_of_local_pools_says_how_large_its_pool_is_and_which_size_it_bounds(
+    tool: Tool, tiny: tuple[str, ...]
+) -> None:
+    words = ("--capacity", "2,inf", "--local", "3:round-robin", "--ready-after", "1500ms")
+    found = points(tool.json("cache", *tiny, *words))
+
+    def told(policy: str, capacity: str) -> tuple[Any, ...]:
+        row = found[policy, capacity]
+        names = ("studied_capacity_blocks", "capacity_blocks", "pools", "ready_after_ms")
+        return tuple(row[name] for name in names)
+
+    assert told("lru", "2") == (2, 2, 3, 1500.0)
+    assert told("optimum", "2") == (2, 6, 1, 0.0)  # one pool of 3 x 2 blocks, which does not wait
+    assert told("optimum", "inf") == (None, None, 1, 0.0)
+    assert told("infinite", "inf") == (None, None, 1, 1500.0)
+
+
+def test_the_infinite_cache_waits_for_blocks_as_the_policies_do(tool: Tool, tiny: tuple[str, ...]) -> None:
+    found = points(tool.json("cache", *tiny, "--capacity", "5,inf", "--ready-after", "1500ms"))
+    # of the 8 blocks that could hit, 0 and 1 at 1 s were stored only 1 s before
+    assert found["infinite", "inf"]["prefix_blocks"] == found["lru", "inf"]["prefix_blocks"] == 6
+    assert found["infinite", "inf"]["misses_not_ready"] == 2
+    assert found["optimum", "5"]["prefix_blocks"] == 8  # served at once
+    table = tool("cache", *tiny, "--capacity", "5,inf", "--ready-after", "1500ms")
+    assert "optimum, no wait *" in table.out
+
+
+def test_pools_that_did_not_share_the_work_are_named_everywhere(tool: Tool) -> None:
+    # everybody shares block 0, so that the pool of the first request always has the longest prefix
+    rows = [{"timestamp": at, "input_length": 512 * 2, "output_length": 1, "hash_ids": [0, at]} for at in range(1, 6)]
+    words = ("cache", written("shared.jsonl", rows), "--local", "3:cache-aware", "--capacity", "4")
+    for fmt in ("table", "csv", "json"):
+        done = tool(*words, "--format", fmt)
+        assert done.code == 0
+        err, out = (" ".join(text.split()) for text in (done.err, done.out))
+        notice = (
+            "cache-aware: 2 of 3 pools served no request, so that their capacity was unused (lru at 4; requests by "
+            "pool, most first: 5, 0, 0)"
+        )
+        assert notice in err, fmt
+        assert (notice in out) is (fmt != "csv"), fmt
+        if fmt == "csv":
+            [row, *_] = csv.DictReader(io.StringIO(done.out))
+            assert (row["most_requests_of_a_pool"], row["pools_without_requests"]) == ("5", "2")
+    assert "served no request" not in tool(*words, "-q", "--format", "csv").err
+    shared_out = tool("cache", "shared.jsonl", "--local", "2:round-robin", "--capacity", "4")
+    assert "served" not in shared_out.err  # 3 and 2 requests
+
+
+def test_gdsf_is_said_to_be_lfu_da_here(tool: Tool, tiny: tuple[str, ...]) -> None:
+    words = ("cache", *tiny, "-p", "gdsf", "-p", "g=gdsf:cost=1", "-p", "lfu-da", "--capacity", "3,5")
+    answer = tool.json(*words)
+    told = [notice for notice in answer["notices"] if "the same blocks as lfu-da" in notice]
+    assert [notice.partition(":")[0] for notice in told] == ["gdsf", "g"]
+    found = points(answer)
+    for size in ("3", "5"):
+        for name in ("prefix_blocks", "block_hits", "evictions"):
+            assert found["gdsf", size][name] == found["lfu-da", size][name]
+    assert "lfu-da" not in tool("cache", *tiny, "-p", "lru", "--capacity", "3").out
+
+
 def test_warm_requests_are_not_counted(tool: Tool, tiny: tuple[str, ...]) -> None:
     answer = tool.json("cache", *tiny, "--capacity", "inf", "--warm-requests", "half")
     point = points(answer)["lru", "inf"]
@@ -213,7 +292,7 @@ def test_a_file_is_never_overwritten_without_force(kind: str, tool: Tool, tiny: 
     Path(name).write_bytes(b"mine")
     done = tool(*words, name)
     assert (done.code, done.out) == (2, "")
-    assert "exists and is not overwritten" in done.err
+    assert "exists; choose another name, or --force" in done.err
     assert Path(name).read_bytes() == b"mine"
     assert tool(*words, name, "--force").code == 0
     assert Path(name).read_bytes() != b"mine"

@@ -41,13 +41,59 @@ def test_convert_writes_each_kind_and_reads_it_again(tool: Tool, name: str) -> N
 
 
 def test_convert_says_what_was_left_out(tool: Tool) -> None:
-    done = tool("traces", "convert", CONVERSATION, "t.jsonl")
-    assert "left out: metadata (about, first_timestamp, licence" in done.err
-    shown = json.loads(tool("traces", "convert", CONVERSATION, "u.jsonl", "--format", "json").out)
+    done = tool("traces", "convert", CONVERSATION, "t.jsonl", "--reblock", "1024")
+    assert "the file does not say its block size: read it with --block-size 1024" in done.err.splitlines()
+    assert "metadata" not in done.err
+    words = ("traces", "convert", CONVERSATION, "u.jsonl", "--format", "json", "--reblock", "1024")
+    shown = json.loads(tool(*words).out)
     assert shown["out"] == "u.jsonl"
     assert shown["requests"] == 12_031
     assert shown["bytes"] == Path("u.jsonl").stat().st_size
     assert len(shown["left_out"]) == 1
+
+
+def test_a_notice_is_printed_once(tool: Tool) -> None:
+    for words in (
+        ("convert", CONVERSATION, "a.jsonl"),
+        ("slice", CONVERSATION, "a.csv", "--end", "20min"),
+        ("scale", CONVERSATION, "a.arrow", "--by", "sessions", "--factor", "2"),
+        ("scale", CONVERSATION, "b.arrow", "--by", "copies", "--factor", "2"),
+        ("merge", CONVERSATION, CONVERSATION, "c.arrow", "--offset", "0,9min"),
+    ):
+        done = tool("traces", *words)
+        assert done.code == 0
+        assert done.err.count("coarse grid") == (2 if words[0] == "merge" else 1)  # of merged traces, one each
+
+
+def test_quiet_leaves_the_answer_alone(tool: Tool) -> None:
+    done = tool("traces", "convert", CONVERSATION, "t.jsonl", "--reblock", "1024", "-q")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("t.jsonl: 12,031 requests")
+    assert tool("traces", "scale", CONVERSATION, "s.arrow", "--by", "time", "--factor", "2", "--quiet").err == ""
+    assert tool("traces", "synth", "y.arrow", "--requests", "20", "-q").err == ""
+
+
+def test_a_slice_says_all_that_was_taken(tool: Tool) -> None:
+    # 12,031 requests, every tenth: 1,204; of these 50
+    done = tool("traces", "slice", CONVERSATION, "t.arrow", "--every", "10", "--max-requests", "50")
+    assert load("t.arrow").metadata["transform"] == "one request in 10 of 12031; the first 50 of 1,204"
+    assert "one request in 10 of 12031; the first 50 of 1,204" in done.out
+    tool("traces", "slice", CONVERSATION, "u.arrow", "--start", "10min", "--end", "20min")
+    assert load("u.arrow").metadata["transform"] == "arrivals from 600,000 ms to 1,200,000 ms"
+    tool("traces", "slice", CONVERSATION, "v.arrow", "--start", "10min", "--max-requests", "5")
+    assert load("v.arrow").metadata["transform"].startswith("arrivals from 600,000 ms to the end; the first 5 of ")
+
+
+def test_copies_of_a_grid_are_spread_over_its_whole_ticks(tool: Tool) -> None:
+    tool("traces", "scale", CONVERSATION, "c.jsonl", "--by", "copies", "--factor", "2")
+    done = tool("traces", "convert", "c.jsonl", "d.arrow", "--spread-ticks", "uniform")
+    assert "1,180 distinct times for 24,062 requests, about 3000 ms apart" in done.err
+    places = load("d.arrow").arrival_ms % 3000
+    assert np.histogram(places, 6, (0, 3000))[0] == pytest.approx(24_062 / 6, rel=0.1)
+    tool("traces", "scale", CONVERSATION, "e.jsonl", "--by", "copies", "--factor", "2", "--max-offset", "1s")
+    refused = tool("traces", "convert", "e.jsonl", "f.arrow", "--spread-ticks", "uniform")
+    assert refused.code == 2
+    assert "its arrivals lie on no one regular grid: the 2,360 distinct times of 24,062 requests" in refused.err
 
 
 def test_convert_leaves_an_existing_file_alone_unless_forced(tool: Tool) -> None:

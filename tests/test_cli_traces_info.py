@@ -128,7 +128,7 @@ def test_plot_is_refused_before_any_work(tool: Tool, drawing: list[Any], tmp_pat
     (tmp_path / "there.png").write_text("")
     for name, message in (
         ("a.jpg", "ends in .png, .svg, .pdf"),
-        ("there.png", "use --force"),
+        ("there.png", "--force to replace it"),
         ("no/a.png", "no folder"),
     ):
         found = tool("traces", "info", "no-such-trace", "--plot", name)

@@ -18,7 +18,7 @@ RANK = {
     for rank, rooms in enumerate(
         (
             ("errors", "paths"),
-            ("spool",),
+            ("collector", "outfile", "spool"),
             ("api",),
             ("hardware", "trace", "plugins", "live"),
             ("sim", "cache"),

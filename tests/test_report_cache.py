@@ -10,10 +10,12 @@ import pytest
 from cache_tiny import write_tiny
 from fault_tools import Tool
 
-from mooncake_bench.cache import FirstMiss, Misses, Point
+from mooncake_bench.cache import FirstMiss, Misses, Point, simulate
 from mooncake_bench.report import markup, tables
 from mooncake_bench.report.cache_tables import cache_report
 from mooncake_bench.results.cache_analysis import DEFINITIONS, Analysis, Capacity, Model
+from mooncake_bench.studies.cache import analyse, bound_line, eviction_specs
+from mooncake_bench.trace import load
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIX = {"table": "txt", "markdown": "md", "latex": "tex"}
@@ -111,7 +113,7 @@ def test_every_definition_names_its_denominator() -> None:
 def test_the_head_says_which_trace_and_which_model_of_time() -> None:
     text = " ".join(tables.screen(cache_report(analysis()), 200).split())
     for words in (
-        "trace conversation_trace (sha256 2543cc1b3834): 12,031 requests; 288,500 blocks of 512 tokens",
+        "trace conversation_trace (content sha256 2543cc1b3834): 12,031 requests; 288,500 blocks of 512 tokens",
         "each request served at once, in trace order, blocks touched head first; one pool",
         "3Mtok = 5,859 blocks, 10Mtok = 19,531 blocks, 50Mtok = 97,656 blocks",
     ):
@@ -120,7 +122,10 @@ def test_the_head_says_which_trace_and_which_model_of_time() -> None:
     told = " ".join(tables.screen(cache_report(analysis(model=local)), 200).split())
     assert "blocks touched tail first; 16 pools of the size shown, nothing shared, requests assigned hashed" in told
     assert "a block is found from 1.5 s after it was stored" in told
-    assert "in one pool of 16 times the size" in told
+    assert "optimum: that of one pool of 16 times the size" in told
+    assert "optimum of 16× the size, no wait * " in told
+    assert "hits over those of the optimum of one pool of 16× the size, which does not wait" in told
+    assert "without the 1.5 s: still a bound" in told
 
 
 def test_reasons_that_cannot_be_are_no_columns_and_those_that_can_are() -> None:
@@ -166,11 +171,32 @@ def test_a_picture_has_every_policy_the_bound_the_ceiling_and_what_was_published
     from mooncake_bench.report import cache_plot, plots
 
     with plots.style():
-        figure = cache_plot.draw(analysis(), DEFINITIONS["blocks"], None, {5859: 0.165}, "FAST'25, figure 9")
+        drawn = analysis()
+        bound = {size: each for size, each in drawn.bounds.items() if size is not None}
+        figure = cache_plot.draw(drawn, DEFINITIONS["blocks"], bound, None, {5859: 0.165}, "FAST'25, figure 9")
     [axes] = figure.axes
     labels = [line.get_label() for line in axes.get_lines()]
-    assert set(NAMES) | {"optimum (bound, offline)", "infinite cache", "FAST'25, figure 9"} <= set(labels)
+    assert set(NAMES) | {"optimum (bound)", "infinite cache", "FAST'25, figure 9"} <= set(labels)
     assert axes.get_xscale() == "log"
-    looks = {(line.get_color(), line.get_marker()) for line in axes.get_lines() if line.get_label() in NAMES}
-    assert len(looks) == len(NAMES)  # no two policies look alike
+    lines = [line for line in axes.get_lines() if line.get_label() in NAMES]
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == len(NAMES)  # no two policies look alike
+    assert len({(line.get_marker(), line.get_fillstyle(), line.get_linestyle()) for line in lines}) == len(NAMES)
+    assert axes.get_legend() is None  # it stands beside the picture, over no line
+    assert len(figure.legends) == 1
     assert any("3 M tokens" in text.get_text() for text in axes.texts)
+
+
+def test_the_bound_of_a_picture_is_above_every_policy_between_the_sizes_asked_for(tmp_path: Path) -> None:
+    # LRU at every size against the line drawn for the bound, of which only the ends were asked for
+    trace = load(write_tiny(tmp_path / "tiny.jsonl"), block_tokens=10)
+    both = (Capacity("1", 1), Capacity("6", 6))
+    found = analyse(trace, eviction_specs(["lru"]), both, Model())
+    line = bound_line(trace, found)
+    assert list(line) == [1, 2, 3, 4, 5, 6]  # 16 places from 1 to 6, in whole blocks
+    assert [point.prefix_blocks for point in line.values()][2] == 7  # counted in cache_tiny
+    for size, point in line.items():
+        assert point.prefix_blocks >= simulate(trace, "lru", size).prefix_blocks
+    local = analyse(trace, eviction_specs(["lru"]), both, Model(pools=2))
+    assert bound_line(trace, local)[3].prefix_blocks == line[6].prefix_blocks
+    infinite = analyse(trace, eviction_specs(["lru"]), [Capacity("inf", None)], Model())
+    assert bound_line(trace, infinite, [5]) == {}

@@ -78,7 +78,7 @@ def test_another_ending_is_refused_in_one_line(name: str, tmp_path: Path) -> Non
 def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     target = tmp_path / "curve.png"
     target.write_text("mine")
-    with pytest.raises(SetupError, match=r"exists and is not overwritten; choose another name or use --force"):
+    with pytest.raises(SetupError, match=r"exists; choose another name, or --force to replace it"):
         plots.save(curve(), target)
     assert target.read_text() == "mine"
     plots.save(curve(), target, force=True)
@@ -103,8 +103,8 @@ def test_a_place_that_cannot_be_written_is_said_in_one_line(name: str, message: 
 
 def test_a_failure_while_drawing_leaves_nothing(tmp_path: Path) -> None:
     class Broken:
-        def savefig(self, stream: Any, **more: Any) -> None:
-            stream.write(b"half")
+        def savefig(self, path: Path, **more: Any) -> None:
+            path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
 
     with pytest.raises(SetupError, match="cannot be written: No space left on device"):

@@ -80,6 +80,20 @@ def test_a_result_fits_80_columns_and_ascii(name: str, stand_ins: dict[str, Resu
         assert text.isascii() is (encoding == "ascii") or encoding == "utf-8"
 
 
+def test_the_summary_counts_each_result_and_fits_80_columns(stand_ins: dict[str, Result]) -> None:
+    ours = (Row("t", "a", 1.0, 1.05), Row("t", "b", 1.0, 1.2), Row("t", "c", 1.0, None))
+    rows = (*ours, Row("t", "d", 1.0, 2.0, stand_in=True), Row("t", "e", 0.01, 0.015, reading_error=0.01))
+    mixed = Result(rows, (Claim("x", True), Claim("y", False)), (), (), ())
+    nothing = Result((Row("t", "a", 1.0, None),), (Claim("x", None),), (), (), ())
+    text = screen(show.summary([(f25_t2, mixed), (f25_f9, nothing)]), 80)
+    cells = [line.split() for line in text.splitlines()]
+    assert ["F25-T2", "3", "1", "2", "1", "2", "1"] in cells
+    assert ["F25-T2", "+", "1", "0", "0", "0"] in cells
+    assert ["F25-F9", "0", "–", "–", "–", "1", "0"] in cells
+    whole = screen(show.summary([(results()[name], result) for name, result in stand_ins.items()]), 80)
+    assert max(map(len, whole.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("name", IDS)
 def test_a_result_is_strict_json_and_typed_parquet(name: str, stand_ins: dict[str, Result]) -> None:
     one, result = results()[name], stand_ins[name]
@@ -287,7 +301,7 @@ def test_numbers_and_figure_are_kept_and_never_overwritten(tool: Tool, monkeypat
     assert pq.read_table("kept/F25-F9.parquet").schema.equals(show.SCHEMA)
     again = tool("reproduce", "F25-F9", "-o", "kept")
     assert (again.code, again.out) == (2, "")
-    assert "exists and is not overwritten" in again.err
+    assert "exists; choose another name, or --force" in again.err
     assert tool("reproduce", "F25-F9", "-o", "kept", "--force", "-q").err == ""
 
 

@@ -273,6 +273,24 @@ def test_parquet_timestamps_of_any_resolution_are_exact(tmp_path: Path, resoluti
     assert not trace.has_prefix_ids
 
 
+def test_columns_that_are_not_read_are_said_and_block_ids_are_known_by_their_names(tmp_path: Path) -> None:
+    data = parquet_bytes(arrival_ms=[0, 1], input_tokens=[6, 5], output_tokens=[1, 1], hash_ids=[[1], [2]], note=[1, 2])
+    hint = "'hash_ids' looks like block ids; to read them: --column blocks=hash_ids"
+    notices = read(tmp_path, PLAIN_CSV, data).notices
+    assert any(one.endswith("ignored columns that mean nothing here: 'hash_ids', 'note'") for one in notices)
+    assert any(one.endswith(hint) for one in notices)
+    mapped = read(tmp_path, PLAIN_CSV, data, columns="blocks=hash_ids")
+    assert ids(mapped) == [[1], [2]]
+    assert [one.partition(": ")[2] for one in mapped.notices if "arrival" not in one] == [
+        "ignored columns that mean nothing here: 'note'"
+    ]
+    csv = b"arrival_ms,input_tokens,output_tokens,hash_ids\n0,6,1,1\n1,5,1,2\n"
+    rows = b'{"arrival_ms": 0, "input_tokens": 6, "output_tokens": 1, "hashes": [1]}\n'
+    for text, name in ((csv, "hash_ids"), (rows, "hashes")):
+        found = read(tmp_path, PLAIN_CSV, text).notices
+        assert any(one.endswith(hint.replace("hash_ids", name)) for one in found)
+
+
 def test_parquet_texts_and_lists_of_texts_are_block_ids(tmp_path: Path) -> None:
     for blocks in (pa.array(["1 2", "1"]), pa.array([[1, 2], [1]], pa.large_list(pa.uint32()))):
         data = parquet_bytes(arrival_ms=[0, 1], input_tokens=[600, 5], output_tokens=[1, 1], block_ids=blocks)
@@ -376,7 +394,8 @@ def test_an_option_without_effect_on_the_format_is_refused(tmp_path: Path) -> No
     [
         ("arrival", "--column: expected NAME=COLUMN, got 'arrival'; write arrival=NAME,input=NAME"),
         ("arrival=", "--column: expected NAME=COLUMN, got 'arrival='"),
-        ("arival=a", "--column: no 'arival' in a trace; did you mean 'arrival'"),
+        ("arival=a", "--column: no key 'arival'; known: arrival, input, .*, delay; did you mean 'arrival'"),
+        ("input=n,hash_ids=h", "--column: no key 'hash_ids'; known: arrival, input, output, blocks, session, priority"),
         ("arrival=a,arrival=b", "--column: arrival is given twice"),
         ("arrival=a,input=a", "--column: column 'a' is given twice; a column is one thing"),
         (

@@ -197,7 +197,7 @@ def test_chat_messages_share_what_their_first_messages_are(tmp_path: Path) -> No
 
 def test_tool_calls_are_part_of_a_message(tmp_path: Path) -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "arguments": "{}"}]}
-    rows = [[call], [{"role": "assistant", "content": None}], [call]]
+    rows = [[call], [{"role": "assistant", "content": ""}], [call]]
     path = write(tmp_path / "c.jsonl", [{"timestamp": 0, "messages": one, "output_tokens": 1} for one in rows])
     trace = hashed(path, 1)
     assert shared_blocks(trace, 0, 1) == 1
@@ -253,6 +253,8 @@ def test_seconds_are_a_matter_of_the_option(tmp_path: Path) -> None:
         ([row(prompt=5)], "field 'prompt': found 5; expected a text"),
         ([row(prompt=None, messages=[])], "field 'messages': found an empty list; expected a list of objects"),
         ([row(prompt=None, messages=[{"content": [{"type": "image"}]}])], "found content that is not text"),
+        ([row(), row(prompt=None, messages=[{"role": "user"}])], "line 2, field 'messages': found a message with"),
+        ([row(prompt=None, messages=[{"content": None}])], "found content null; expected a text, or tool_calls, in"),
         ([row(output_tokens=None)], "field 'output_tokens': found none; expected the answer's length in tokens, or"),
         ([row(output_tokens=0)], "field 'output_tokens': found 0; expected a whole number from 1"),
         ([row(output_tokens=1.5)], "field 'output_tokens': found 1.5; expected a whole number"),

@@ -6,6 +6,7 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -267,6 +268,56 @@ def test_timestamps_that_look_like_seconds_are_noted_unless_the_unit_is_given(
         assert not any("look like seconds" in notice for notice in load(path, timestamp_unit=unit).notices)
 
 
+def seeded_gaps(count: int, mean: float, digits: int) -> list[float]:
+    """Times of a Poisson process of ``count`` requests, the mean gap given, rounded to so many digits."""
+    at = np.cumsum(np.random.default_rng(1).exponential(mean, count)).round(digits)
+    return [int(one) if digits == 0 else float(one) for one in at]
+
+
+@pytest.mark.parametrize(
+    ("stamps", "rate"),
+    [
+        ([2.5 * at for at in range(51)], "408"),  # 51 in 125
+        ([1.5 * at for at in range(60)], "678"),  # 60 in 88.5
+        ([2.0 * at for at in range(200)], "503"),  # 200 in 398, whole
+        ([2 * at for at in range(50)], "510"),
+        ([10.0 * at + 0.5 * (at % 2) for at in range(3000)], "100"),  # 3,000 in 29,990.5
+    ],
+)
+def test_a_short_trace_that_is_busy_all_the_time_looks_like_seconds(
+    write: Write, stamps: list[float], rate: str
+) -> None:
+    path = write("\n".join(line(timestamp=at) for at in stamps))
+    assert load(path).notices[0].startswith(f"timestamps look like seconds: read as ms they are {rate} requests/s;")
+    for unit in ("s", "ms"):
+        assert not any("look like seconds" in notice for notice in load(path, timestamp_unit=unit).notices)
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        seeded_gaps(1000, 2.5, 0),  # 400/s in whole ms
+        seeded_gaps(5000, 4.0, 0),
+        seeded_gaps(20_000, 10.0, 0),
+        seeded_gaps(300, 4.0, 0),  # 250/s
+        seeded_gaps(300, 40.0, 3),  # 25/s, fractions
+        seeded_gaps(19, 2.5, 2),  # too few
+        [60.5 * (at // 10) for at in range(20_000)],  # 165/s for two minutes
+    ],
+)
+def test_busy_services_in_milliseconds_are_believed(write: Write, stamps: list[float]) -> None:
+    notices = load(write("\n".join(line(timestamp=at) for at in stamps))).notices
+    assert not any("look like seconds" in notice for notice in notices)
+
+
+@pytest.mark.parametrize(("name", "doubted"), [("arrival_ms", False), ("ts", True)])
+def test_a_column_that_is_named_ms_is_believed(tmp_path: Path, name: str, doubted: bool) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{name},input_tokens,output_tokens\n" + "".join(f"{2.5 * at},5,5\n" for at in range(51)))
+    notices = load(path, columns=f"arrival={name}").notices
+    assert any("look like seconds" in notice for notice in notices) == doubted
+
+
 @pytest.mark.parametrize("stamps", [[0, 0, 1], [0, 1.5, 3], [0, 0.001, 2.5]])
 def test_a_few_whole_or_far_enough_milliseconds_are_believed(write: Write, stamps: list[float]) -> None:
     assert not load(write("\n".join(line(timestamp=at) for at in stamps))).notices
@@ -328,7 +379,7 @@ def test_a_missing_file_suggests_a_bundled_name_or_a_neighbour_and_how_to_list(w
     with pytest.raises(TraceError, match=r"no such file.*did you mean 'conversation-like'\?; list .* traces list"):
         load("conversation-lik")
     neighbour = write(line(), name="mine.jsonl")
-    with pytest.raises(TraceError, match=r"no such file.*did you mean 'mine.jsonl'\?"):
+    with pytest.raises(TraceError, match=r"no such file.*did you mean '.*mine.jsonl'\?"):
         load(neighbour.with_name("mien.jsonl"))
 
 

@@ -318,3 +318,14 @@ def test_any_text_is_understood_or_refused_in_one_line(kind: str, rest: str) -> 
 def test_words_that_make_no_trace_give_one_line(words: dict[str, Any], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         made(**words)
+
+
+def test_sessions_that_the_window_cuts_are_counted() -> None:
+    trace = made(requests="1200", rate="2", share=("sessions:turns=4,think=30s,vary=fixed",))
+    assert trace.session_id is not None
+    turns = np.bincount(trace.session_id)
+    assert turns.max() == 4
+    assert trace.metadata["sessions_cut"] == f"{int((turns < 4).sum())} of {len(turns)}"
+    # A session lasts 3 pauses of 30 s on average, and the trace 600 s at 0.5 sessions/s: about 45 are cut at each end
+    assert 60 < (turns < 4).sum() < 120
+    assert "sessions_cut" not in made(requests="20").metadata

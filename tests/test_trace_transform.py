@@ -10,6 +10,7 @@ from trace_making import assert_unchanged, blocks_of, frozen_copy, prompts, trac
 
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace import Trace, ceiling_tokens, load
+from mooncake_bench.trace.grid import coarse_grid_ms
 from mooncake_bench.trace.model import NO_SESSION
 from mooncake_bench.trace.transform import every, jitter, part, reblock, spread_ticks
 
@@ -158,6 +159,36 @@ def test_without_a_coarse_grid_there_is_nothing_to_spread() -> None:
         spread_ticks(ticks(40, each=1), "uniform")
     with pytest.raises(TraceError, match="spread-ticks is 'unifrom'; expected one of uniform, poisson; did you mean"):
         spread_ticks(ticks(40), "unifrom")
+
+
+def test_two_grids_at_once_are_none_and_are_not_spread() -> None:
+    # three requests at 0, 3 s, 6 s, ... and three at 0.2 s, 3.2 s, ...: gaps of 0.2 and 2.8 s, multiples of no step
+    at = np.sort(np.concatenate([np.repeat(3000.0 * np.arange(30), 3), np.repeat(3000.0 * np.arange(30) + 200, 3)]))
+    assert coarse_grid_ms(at) is None
+    said = "on no one regular grid: the 60 distinct times of 180 requests are not multiples of one step apart"
+    with pytest.raises(TraceError, match=said):
+        spread_ticks(trace_of([[row] for row in range(180)], at.tolist()), "uniform")
+
+
+@pytest.mark.parametrize(
+    ("times", "each", "grid_ms"),
+    [
+        ([0, 3000, 6000, 12000, 15000], 5, 3000),  # a tick without requests
+        ([0, 2999, 6001, 9000, 12002, 14999], 4, 3000),  # a clock that is up to 2 ms off: gaps 2999 to 3002, median
+        ([500, 3500, 6500, 9500, 12500], 5, 3000),  # the grid need not begin at 0
+        ([0, 1000, 4000, 7000], 20, 3000),  # one odd gap
+        ([0, 1000, 3000, 5000, 6000, 8000, 10000], 4, 1000),  # the usual gap, 2 s, is two steps
+        ([0, 700, 3000, 3700, 6000, 6700], 4, None),  # two grids
+        ([0, 1, 3000, 3001, 6000, 6001], 4, None),
+        ([0, 13, 200, 1050, 1800, 4000], 4, None),  # none at all
+        ([0, 3000], 9, None),  # 18 requests: too few
+        ([0, 3000], 10, 3000),
+        ([7], 20, None),
+    ],
+)
+def test_a_grid_is_one_step_that_gaps_are_multiples_of(times: list[float], each: int, grid_ms: float | None) -> None:
+    found = coarse_grid_ms(np.repeat(np.array(times, np.float64), each))
+    assert found == (None if grid_ms is None else pytest.approx(grid_ms, abs=2))
 
 
 # ---- larger blocks

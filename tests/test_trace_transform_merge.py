@@ -29,7 +29,7 @@ def test_shared_blocks_keep_their_ids() -> None:
     one, other = trace_of([[1, 2, 3]], [0]), trace_of([[1, 2]], [0])
     both = merge([one, other], share_blocks=True)
     assert [both.blocks(row).tolist() for row in range(2)] == [[0, 1], [0]]
-    assert both.metadata["transform"].endswith("block ids kept, from one id space")
+    assert both.metadata["transform"].endswith("block ids kept, taken to mean the same blocks in all, as told")
 
 
 def test_columns_that_only_some_have_are_filled_and_said_to_be() -> None:
@@ -47,9 +47,9 @@ def test_columns_that_only_some_have_are_filled_and_said_to_be() -> None:
     np.testing.assert_array_equal(both.delay_ms, [np.nan, np.nan, np.nan, 5, 5])
     assert both.request_ids() == ("0:a", "2:a", "1:0", "0:b", "2:b")
     assert set(both.notices) == {
-        "t has no session_id: its 1 requests get no session",
-        "t has no priority: its 1 requests get priority 0",
-        "t has no delay_ms: its 1 requests get no known delay",
+        "t has no session_id: its 1 request gets no session",
+        "t has no priority: its 1 request gets priority 0",
+        "t has no delay_ms: its 1 request gets no known delay",
         "request ids begin with the number of their trace (from 0): some were used twice, or missing",
     }
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_merged_is_refused() -> None:
     one = trace_of([[1, 2, 3]], [0])
     with pytest.raises(TraceError, match="merge: found 1 trace; expected at least two"):
         merge([one])
-    with pytest.raises(TraceError, match="found 1 offsets for 2 traces; expected one for each"):
+    with pytest.raises(TraceError, match="found 1 offset for 2 traces; expected one for each"):
         merge([one, one], [1.0])
     with pytest.raises(TraceError, match="an offset is -1 ms; expected finite times >= 0"):
         merge([one, one], [0, -1])

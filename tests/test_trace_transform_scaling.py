@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from trace_making import assert_unchanged, blocks_of, frozen_copy, prompts, shar
 
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace import Trace, load
+from mooncake_bench.trace.grid import coarse_grid_ms
 from mooncake_bench.trace.model import NO_SESSION
 from mooncake_bench.trace.scaling import openings, scale_copies, scale_sessions, scale_time
 from mooncake_bench.trace.sessions import MAX_FOLLOWERS
@@ -156,6 +158,27 @@ def test_ids_too_large_to_be_copied_are_numbered_anew() -> None:
     assert twice.session_id.tolist() == [0, 2, 1, 3]
 
 
+@pytest.mark.parametrize("copies", [2, 3])
+def test_copies_stay_on_the_grid_of_the_trace_unless_told_otherwise(copies: int) -> None:
+    trace = load("conversation-like")  # 12,031 requests at 1,180 times, every 3 s
+    more = scale_copies(trace, copies, seed=1)
+    np.testing.assert_array_equal(more.arrival_ms, np.repeat(trace.arrival_ms, copies))
+    assert coarse_grid_ms(more.arrival_ms) == 3000
+    assert more.metadata["transform"].startswith(f"{copies} copies, no offsets: all on the grid of 3000 ms, shared")
+    apart = scale_copies(trace, copies, seed=1, max_offset_ms=500)
+    assert coarse_grid_ms(apart.arrival_ms) is None
+    assert not any("coarse grid" in notice for notice in apart.notices)
+
+
+def test_the_published_trace_stays_on_its_grid(shared: Path) -> None:
+    # its clock ticks every 2,997 to 3,003 ms: 1,180 distinct times
+    trace = load(shared / "traces/mooncake-fast25/conversation_trace.jsonl")
+    assert coarse_grid_ms(trace.arrival_ms) == 3000
+    for more in (scale_copies(trace, 2), scale_sessions(trace, 1.5, seed=1), scale_sessions(trace, 2)):
+        assert set(more.arrival_ms.tolist()) <= set(trace.arrival_ms.tolist())
+        assert coarse_grid_ms(more.arrival_ms) == 3000
+
+
 # ---- sessions
 
 
@@ -204,6 +227,53 @@ def test_think_times_stay_and_nothing_ends_later_than_the_trace(trace: Trace, fa
     if factor == 1:
         assert more == trace
     assert more == scale_sessions(trace, factor, seed)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize("grid_ms", [0, 3000])
+def test_load_rises_by_the_factor_at_every_time(factor: float, grid_ms: int) -> None:
+    # 4,000 sessions of 1 to 8 turns, about 5 min apart, in an hour: many begin late, or last for most of it
+    draw = np.random.default_rng(8)
+    turns = draw.integers(1, 9, 4000)
+    session = np.repeat(np.arange(4000), turns)
+    gaps = draw.exponential(300_000, len(session))
+    begin = np.cumsum(turns) - turns
+    gaps[begin] = draw.random(4000) * 3_600_000
+    at = np.cumsum(gaps) - np.repeat((np.cumsum(gaps) - gaps)[begin], turns)
+    at = at // grid_ms * grid_ms if grid_ms else at
+    rows = np.flatnonzero(at < 3_600_000)
+    rows = rows[np.argsort(at[rows], kind="stable")]
+    trace = trace_of([[row] for row in range(len(rows))], at[rows].tolist(), session_id=session[rows])
+    more = scale_sessions(trace, factor, seed=3)
+    whole, part = divmod(factor, 1)
+    edges = np.linspace(0, trace.span_ms * (1 + 1e-12), 7)
+    for low, high in pairwise(edges):
+        had = int(((trace.arrival_ms >= low) & (trace.arrival_ms < high)).sum())
+        now = int(((more.arrival_ms >= low) & (more.arrival_ms < high)).sum())
+        # a session is drawn for the fraction with probability `part`: part * (1 - part) * turns² each, turns here;
+        # and turns within a minute of an edge, at either side, may be moved over it: 1/4 each and generation
+        inside = (trace.arrival_ms >= low) & (trace.arrival_ms < high)
+        assert trace.session_id is not None
+        per_session = np.bincount(trace.session_id[inside])
+        near = sum(int((np.abs(trace.arrival_ms - edge) < 60_000).sum()) for edge in (low, high))
+        variance = part * (1 - part) * float((per_session**2).sum()) + (max(0.0, factor - 1)) * near / 4
+        assert abs(now - factor * had) < 5 * variance**0.5, (low, now / had)
+    assert len(more) == pytest.approx(factor * len(trace), rel=0.03)
+    if part == 0:
+        assert len(more) == whole * len(trace)
+
+
+def test_new_sessions_lie_within_a_sixtieth_of_the_span_of_those_they_are_drawn_from() -> None:
+    # 61 requests 1 s apart, each a session of its own: a minute, so at most 1 s away
+    trace = trace_of(
+        [[row] for row in range(61)], [1000.0 * row for row in range(61)], request_id=tuple(map(str, range(61)))
+    )
+    more = scale_sessions(trace, 2, seed=4)
+    moved = {name: more.arrival_ms[row] for row, name in enumerate(more.request_ids())}
+    away = np.array([moved[f"{row}+1"] - 1000.0 * row for row in range(61)])
+    assert (np.abs(away) <= 1000).all()
+    assert np.abs(away).max() > 500
+    assert away.min() < 0 < away.max()
 
 
 def test_fewer_sessions_are_whole_sessions_at_their_own_times() -> None:

@@ -21,7 +21,7 @@ from mooncake_bench.results import Run
 from mooncake_bench.sim.replay import run as simulate
 from mooncake_bench.sim.setup import Setup
 from mooncake_bench.trace import load
-from mooncake_bench.trace.schema import coarse_grid_ms
+from mooncake_bench.trace.grid import coarse_grid_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mooncake_bench.cache.columns import check_numbers
 from mooncake_bench.cache.point import ASSIGNMENTS, TOUCH_ORDERS
 from mooncake_bench.cache.run import Run
 from mooncake_bench.cache.spec import choose
+from mooncake_bench.collector import no_collections
 from mooncake_bench.errors import SetupError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mooncake_bench.cache.point import Assignment, Point, TouchOrder
@@ -59,7 +58,7 @@ def serve(
     check_numbers(trace, capacity_blocks, warm_requests)
     check_choices(touch_order, pools, assignment, ready_after_ms)
     room = max(len(trace.block_ids), 1) if capacity_blocks is None else capacity_blocks
-    with _no_collections():
+    with no_collections():
         columns = Run(chosen, room, pools, ready_after_ms).serve(trace, assignment, touch_order == "reverse")
     labels = {
         "policy": chosen.label,
@@ -81,15 +80,3 @@ def check_choices(touch_order: str, pools: int, assignment: str, ready_after_ms:
         raise SetupError(f"pools is {pools}; expected from 1 to {MAX_POOLS}")
     if not 0 <= ready_after_ms < float("inf"):
         raise SetupError(f"ready_after_ms is {ready_after_ms}; expected a finite time of 0 or more, ms")
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Without the cyclic garbage collector: a run makes many objects and few cycles, collections only cost time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

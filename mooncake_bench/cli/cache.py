@@ -126,7 +126,14 @@ PARAMETERS = [
         panel="Output",
         metavar="N",
     ),
-    option("quiet", bool, ("-q", "--quiet"), "No progress or paths on stderr [default: off]", False, panel="Output"),
+    option(
+        "quiet",
+        bool,
+        ("-q", "--quiet"),
+        "No progress, notices or paths on stderr [default: off]",
+        False,
+        panel="Output",
+    ),
 ]
 
 
@@ -238,7 +245,10 @@ def _analyse(trace: Trace, wanted: Wanted, given: dict[str, Any]) -> Analysis:
 
 def _print(analysis: Analysis, definitions: Sequence[Definition], shown: str, given: dict[str, Any]) -> None:
     from mooncake_bench.results.cache_analysis import plain, rows
+    from mooncake_bench.results.cache_notices import lopsided
 
+    for notice in lopsided(analysis):
+        _tell(given, notice)
     if shown == "parquet":
         from mooncake_bench.results.cache_store import table_of, write_table
 
@@ -262,11 +272,13 @@ def _print(analysis: Analysis, definitions: Sequence[Definition], shown: str, gi
 
 def _plot(trace: Trace, analysis: Analysis, definition: Definition, given: dict[str, Any]) -> None:
     from mooncake_bench.report import cache_plot, plots
-    from mooncake_bench.studies.cache import lru_line, published_points
+    from mooncake_bench.studies.cache import bound_line, lru_line, published_points
 
     curve = lru_line(trace, analysis.model) if cache_plot.LRU in analysis.labels else None
+    published, source = published_points(trace, analysis.model)
+    bound = bound_line(trace, analysis, published or ())
     with plots.style():
-        figure = cache_plot.draw(analysis, definition, curve, *published_points(trace))
+        figure = cache_plot.draw(analysis, definition, bound, curve, published, source)
         _tell(given, f"written: {plots.save(figure, given['plot'], force=given['force'])}")
 
 

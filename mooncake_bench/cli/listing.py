@@ -9,6 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.output import json_answer
+from mooncake_bench.report.markup import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ def render_list(title: str, items: Sequence[dict[str, Any]], fmt: str) -> str:
 
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
     """Columns under their headers, the last one wrapped so that lines fit ``width``."""
+    rows = [[*map(clean, row[:-1]), row[-1]] for row in rows]
     columns = list(zip(headers, *rows, strict=True))[:-1]
     widths = [max(map(len, column)) for column in columns]
     indent = sum(widths) + len(GAP) * len(widths)
@@ -48,7 +50,7 @@ def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
         first, *more = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
         lines.append(f"{head}{GAP if head else ''}{first}")
         lines += [" " * indent + line for line in more]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(clean(line.rstrip()) for line in lines)
 
 
 def _shown(value: Any) -> str:

@@ -43,8 +43,9 @@ def reading_options() -> list[inspect.Parameter]:
             "columns",
             str | None,
             ("--column",),
-            "Columns of a plain CSV, JSON lines or parquet trace, such as arrival=ts,input=prompt_len,output=gen_len "
-            "[default: arrival_ms,input_tokens,output_tokens]",
+            "Columns of a plain CSV, JSON lines or parquet trace, such as arrival=ts,input=prompt_len,output=gen_len; "
+            "further keys: blocks, session, priority, id, delay [default: arrival_ms,input_tokens,output_tokens, and "
+            "block_ids,session_id,priority,request_id,delay_ms where they are there]",
             panel=PANEL,
             metavar="NAME=COLUMN,...",
         ),
@@ -69,6 +70,6 @@ def read_given(given: dict[str, Any], name: str | None = None) -> Trace:
 
     chosen = Setup(**{key: given[key] for key in READING if given.get(key) is not None})
     trace = load(given["trace"] if name is None else name, **chosen.reading)
-    for notice in trace.notices:
+    for notice in () if given.get("quiet") else trace.notices:
         note(notice)
     return trace

@@ -10,6 +10,7 @@ from mooncake_bench.cli.reading import read_given, reading_options, trace_argume
 from mooncake_bench.cli.trace_out import (
     FORMATS,
     arrival_options,
+    changes_arrivals,
     checked_out,
     out_argument,
     seed_given,
@@ -87,13 +88,14 @@ def cut(**given: Any) -> None:
 def merge(**given: Any) -> None:
     """Interleave traces by arrival. Sessions stay apart, and so do blocks unless --share-blocks is given."""
     options.chosen_format(given["format"], *FORMATS)
-    words = given["offsets"].split(",") if given["offsets"] else []
+    words = [] if given["offsets"] is None else given["offsets"].split(",")
     offsets = [_duration_ms(word, "--offset") or 0.0 for word in words]
-    checked_out(given)
     from mooncake_bench.trace import merging
 
+    merging.check_offsets(len(given["traces"]), offsets)
+    checked_out(given)
     traces = [read_given(given, name) for name in given["traces"]]
-    told = [notice for trace in traces for notice in merging.named_notices(trace)]
+    told = [notice for trace in traces for notice in (*trace.notices, *merging.named_notices(trace))]
     write_given(merging.merge(traces, offsets or None, given["share_blocks"]), given, told)
 
 
@@ -124,7 +126,8 @@ def merge(**given: Any) -> None:
         "max_offset",
         str | None,
         ("--max-offset",),
-        f"By copies: how much later a copy may begin{_TIME} [ms; default: the mean gap between arrivals]",
+        f"By copies: how much later a copy may begin{_TIME} [ms; default: the mean gap between arrivals; 0 on a "
+        "coarse arrival grid]",
         metavar="TIME",
     ),
     *arrival_options(),
@@ -145,12 +148,15 @@ def scale(**given: Any) -> None:
         raise SetupError("--shared: no effect by time, which makes no copies; leave it out")
     if by != "copies" and given["max_offset"] is not None:
         raise SetupError(f"--max-offset: no effect by {by}; leave it out")
-    random = by != "time" or bool(given["jitter"] or given["spread_ticks"])
+    random = changes_arrivals(given) or by != "time"
     seed = seed_given(given, random, "--jitter or --spread-ticks")
     offset_ms = _duration_ms(given["max_offset"], "--max-offset")
-    checked_out(given)
     from mooncake_bench.trace import scaling
 
+    scaling.check_factor(by, factor)
+    if offset_ms is not None:
+        scaling.check_max_offset(0.0, offset_ms)
+    checked_out(given)
     trace, shared = read_given(given), given["shared"] or "openings"
     if by == "time":
         scaled = scaling.scale_time(trace, factor)

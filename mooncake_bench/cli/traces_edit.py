@@ -12,6 +12,7 @@ from mooncake_bench.cli.reading import read_given, reading_options, trace_argume
 from mooncake_bench.cli.trace_out import (
     CHANGES,
     arrival_options,
+    changes_arrivals,
     checked_out,
     out_argument,
     seed_given,
@@ -39,6 +40,7 @@ MOST_IDS = 6  # of a row that a table shows in full
         "Join blocks to larger ones, a multiple of the trace's block size [tokens; default: as they are]",
         panel=CHANGES,
         metavar="TOKENS",
+        min=1,
     ),
     *arrival_options(),
     seed_option("--jitter and --spread-ticks"),
@@ -51,7 +53,7 @@ def convert(**given: Any) -> None:
     cannot hold is said.
     """
     options.chosen_format(given["format"], *CHECK_FORMATS)
-    seed = seed_given(given, bool(given["jitter"] or given["spread_ticks"]), "--jitter or --spread-ticks")
+    seed = seed_given(given, changes_arrivals(given), "--jitter or --spread-ticks")
     checked_out(given)
     source = read_given(given)
     trace = with_arrivals_changed(source, given, seed)

@@ -83,7 +83,7 @@ def hash_prompts(**given: Any) -> None:
         given["ids"] == "hashes",
         given["timestamp_unit"] or "auto",
     )
-    for notice in notices:
+    for notice in () if given["quiet"] else notices:
         note(notice)
     write_given(trace, given, notices)
 

@@ -89,8 +89,9 @@ _OPTIONS = (
         "none, system:count=8,tokens=2048,zipf=1.2 (prompts that conversations open with), "
         "documents:tokens=32k,cv=0.5,questions=5 (each asked 5 times; spread=100: within about 100 conversations; "
         "count=50,zipf=1 in place of questions: a fixed shelf) or sessions:turns=4,think=60s (means; vary=fixed: "
-        "always 4 turns; answer=30ms: a token of the answer before takes that long; context=128k: longest prompt); "
-        "repeatable with another kind [default: none]",
+        "4 turns each; answer=30ms: a token of the answer before takes that long; context=128k: longest prompt); "
+        "sessions begin before the trace and run past its end, and those have fewer turns in it; repeatable with "
+        "another kind [default: none]",
         SHARING,
         "KIND",
         list[str] | None,
@@ -119,9 +120,8 @@ def synth(**given: Any) -> None:
         raise SetupError("OUT is missing: the file to write; see mooncake-bench traces synth --help")
     checked_out(given)
     trace = _made(given)
-    for notice in trace.notices:
-        note(notice)
-    write_given(trace, given)
+    cut = trace.metadata.get("sessions_cut")
+    write_given(trace, given, more=f"{cut} sessions begin before it or go on after it" if cut else "")
 
 
 def _made(given: dict[str, Any]) -> Trace:

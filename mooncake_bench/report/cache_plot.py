@@ -5,32 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.report import plots
-from mooncake_bench.results.cache_analysis import BOUND, REFERENCE_TOKENS
+from mooncake_bench.report.cache_tables import bound_name
+from mooncake_bench.results.cache_analysis import REFERENCE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mooncake_bench.cache import Curve
+    from mooncake_bench.cache import Curve, Point
     from mooncake_bench.results.cache_analysis import Analysis, Definition
 
 LRU = "lru"
-FEW = 6  # lines whose names find room inside the picture
 HEIGHT_IN = 3.6
 LEGEND_LINE_IN = 0.165
-GUIDES = 4  # lines of a legend beside the policies: the bound, the ceiling, what was published, and some air
+GUIDES = 6  # lines of a legend beside the policies: its title, the bound, the ceiling, what was published, and some air
+COMPUTED = "policies: computed at the\nmarkers, which lines only join"
+FILLS = ("full", "none", "bottom")  # of markers: one for every time that the colours come round
 MARGIN = 1.06  # of the ceiling, above which nothing is drawn
 
 
 def draw(
     analysis: Analysis,
     definition: Definition,
+    bound: Mapping[int, Point],
     curve: Curve | None = None,
     published: Mapping[int, float] | None = None,
     source: str = "published",
 ) -> Any:
     """The figure, to be drawn inside :func:`mooncake_bench.report.plots.style`.
 
-    ``curve``: LRU at every capacity, drawn in place of its points. ``published``: hit ratios by capacity in blocks.
+    ``bound``: the optimum by capacity of each pool, ascending, at so many that the line between two is true. ``curve``:
+    LRU at every capacity, drawn in place of its points. ``published``: hit ratios by capacity in blocks.
     """
     figure, (axes,) = plots.figure(height_in=max(HEIGHT_IN, LEGEND_LINE_IN * (len(analysis.labels) + GUIDES)))
     for number, label in enumerate(analysis.labels):
@@ -38,21 +42,24 @@ def draw(
             _curve(axes, curve, definition, number)
         else:
             _points(axes, analysis, label, definition, number)
-    sizes = [size.blocks for size in analysis.finite()]
-    bound = [definition.ratio(analysis.bounds[size]) for size in sizes]
-    axes.plot(sizes, bound, color=plots.BOUND, linestyle="-", linewidth=1.8, label=f"{BOUND} (bound, offline)")
+    most = [definition.ratio(point) for point in bound.values()]
+    label = f"{bound_name(analysis.model)} (bound)".replace(", ", ",\n")
+    axes.plot(list(bound), most, color=plots.BOUND, linestyle="-", linewidth=1.8, label=label)
     if published:
         axes.plot(*zip(*published.items(), strict=True), color=plots.BOUND, linestyle="", marker="x", markersize=5,
                   label=source)  # fmt: skip
     _guides(axes, analysis, definition, published or {})
-    _legend(figure, axes, len(analysis.labels))
+    _legend(figure, axes)
     return figure
 
 
 def _points(axes: Any, analysis: Analysis, label: str, definition: Definition, number: int) -> None:
     sizes = [size.blocks for size in analysis.finite()]
     ratios = [definition.ratio(analysis.points[label, size]) for size in sizes]
-    axes.plot(sizes, ratios, label=label, marker=plots.marker(number), markersize=3, **plots.series(number))
+    fill = FILLS[number // len(plots.PALETTE) % len(FILLS)]
+    axes.plot(
+        sizes, ratios, label=label, marker=plots.marker(number), linewidth=0.7, fillstyle=fill, **plots.series(number)
+    )
 
 
 def _curve(axes: Any, curve: Curve, definition: Definition, number: int) -> None:
@@ -79,11 +86,10 @@ def _guides(axes: Any, analysis: Analysis, definition: Definition, published: Ma
     each = "" if pools == 1 else f" of each of {pools} pools"
     axes.set_xlabel(f"capacity{each}, blocks of {analysis.ceiling.block_tokens} tokens")
     axes.set_ylabel(f"{definition.found},\nshare of all {definition.whole}")
-    axes.set_title(f"{analysis.trace_name}: hit ratio against capacity ({definition.name})")
+    axes.set_title(f"{analysis.trace_name}: hit ratio ({definition.name})")
 
 
-def _legend(figure: Any, axes: Any, policies: int) -> None:
-    if policies <= FEW:
-        axes.legend(loc="upper left")
-    else:
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+def _legend(figure: Any, axes: Any) -> None:
+    """Beside the picture, where it covers no line."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", title=COMPUTED, title_fontsize=7, alignment="left")

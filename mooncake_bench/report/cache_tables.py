@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.report import markup
 from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.cache_analysis import BOUND, DEFINITIONS, USUAL
+from mooncake_bench.results.cache_notices import notices
 from mooncake_bench.results.words import DASH, counted, duration, integer, share
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def cache_report(analysis: Analysis, definitions: Sequence[Definition] = (), *, 
     for number, capacity in enumerate(analysis.finite() if why else [reference] if reference else []):
         reasons = [_why_blocks(analysis, capacity), *([_why_requests(analysis, capacity)] if why else [])]
         sheets += [sheet if number == 0 else replace(sheet, notes=()) for sheet in reasons]  # legends once
-    return Report(tuple(_head(analysis)), tuple(sheets), tuple(_notices(analysis)))
+    return Report(tuple(_head(analysis)), tuple(sheets), notices(analysis))
 
 
 # ---- the head
@@ -56,7 +57,7 @@ def cache_report(analysis: Analysis, definitions: Sequence[Definition] = (), *, 
 
 def _head(analysis: Analysis) -> Iterator[str]:
     model, work = analysis.model, analysis.ceiling
-    name = f"trace {analysis.trace_name} (sha256 {analysis.trace_sha256[:12]})"
+    name = f"trace {analysis.trace_name} (content sha256 {analysis.trace_sha256[:12]})"
     yield f"{name}: {counted(analysis.trace_requests, 'request')}; {_counted(work)}"
     touched = "head first" if model.touch_order == "forward" else "tail first"
     yield f"model: each request served at once, in trace order, blocks touched {touched}; {_pools(model)}"
@@ -86,7 +87,8 @@ def _pools(model: Model) -> str:
 
 def _ratios(analysis: Analysis, definition: Definition) -> Sheet:
     rows = [_line(analysis, label, partial(_ratio, analysis, definition, label)) for label in analysis.labels]
-    rows.append(_line(analysis, BOUND, lambda size: definition.ratio(analysis.bounds[size.blocks])))
+    bounds = (share(definition.ratio(analysis.bounds[size.blocks])) for size in analysis.capacities)
+    rows.append((f"{bound_name(analysis.model)} {OFFLINE}", *bounds))
     rows.append(("infinite cache", *[share(definition.ratio(analysis.ceiling))] * len(analysis.capacities)))
     whole = f"{integer(getattr(analysis.ceiling, definition.of))} {definition.whole}"
     title = f"Hit ratio ({definition.name}): {definition.found}, of {whole}"
@@ -106,24 +108,32 @@ def _line(analysis: Analysis, label: str, value: Callable[[Capacity], float | No
 
 
 def _name(analysis: Analysis, label: str) -> str:
-    return f"{label} {OFFLINE}" if label == BOUND or label in analysis.offline else label
+    return f"{label} {OFFLINE}" if label in analysis.offline else label
+
+
+def bound_name(model: Model) -> str:
+    """The bound, with what it has and the policies have not: all pools' room in one, blocks that are ready at once."""
+    size = "" if model.pools == 1 else f" of {model.pools}× the size"
+    return f"{BOUND}{size}{', no wait' if model.ready_after_ms else ''}"
 
 
 def _headers(analysis: Analysis) -> tuple[str, ...]:
-    return ("policy", *(_header(size) for size in analysis.capacities))
-
-
-def _header(size: Capacity) -> str:
-    return integer(size.blocks) if size.blocks is not None and size.text.isdecimal() else size.text
+    return ("policy", *(size.name for size in analysis.capacities))
 
 
 def _ratio_notes(analysis: Analysis, definition: Definition) -> Iterator[str]:
     online = [label for label in analysis.labels if label not in analysis.offline]
     if len(online) > 1:
         yield f"best: {'; '.join(_best(analysis, definition, online))}"
-    pools = analysis.model.pools
-    whole = "" if pools == 1 else f", in one pool of {pools} times the size"
-    yield f"{OFFLINE} sees the whole trace, as no scheduler does; {BOUND}: no policy finds more blocks{whole}"
+    yield f"{OFFLINE} sees the whole trace, as no scheduler does; {BOUND}: no policy finds more blocks"
+    pools, wait_ms = analysis.model.pools, analysis.model.ready_after_ms
+    if pools > 1:
+        yield f"{BOUND}: that of one pool of {pools} times the size, in which everything is shared"
+    if wait_ms:
+        yield (
+            f"{BOUND}: served at once, its blocks are found without the {duration(wait_ms)}: still a bound, but looser "
+            "than the infinite cache, which waits too, where that is lower"
+        )
 
 
 def _best(analysis: Analysis, definition: Definition, online: Sequence[str]) -> Iterator[str]:
@@ -132,7 +142,7 @@ def _best(analysis: Analysis, definition: Definition, online: Sequence[str]) -> 
     for size in analysis.finite():
         hits = {label: getattr(_point(analysis, label, size), definition.hits) for label in online}
         names = tuple(label for label in online if hits[label] == max(hits.values()))
-        sizes.setdefault(names, []).append(_header(size))
+        sizes.setdefault(names, []).append(size.name)
     for names, at in sizes.items():
         yield f"{', '.join(names) if len(names) <= ALIKE else f'{len(names)} alike'} at {', '.join(at)}"
 
@@ -141,7 +151,14 @@ def _of_bound(analysis: Analysis, definition: Definition) -> Sheet:
     rows = [
         _line(analysis, label, partial(analysis.of_bound, label, definition=definition)) for label in analysis.labels
     ]
-    title = f"Share of the bound ({definition.name}): hits over the {BOUND}'s at the same size"
+    model = analysis.model
+    wait = ", which does not wait" if model.ready_after_ms else ""
+    whole = (
+        f"the {BOUND}'s at the same size"
+        if model.pools == 1
+        else f"those of the {BOUND} of one pool of {model.pools}× the size"
+    )
+    title = f"Share of the bound ({definition.name}): hits over {whole}{wait}"
     return Sheet(title, _headers(analysis), tuple(rows))
 
 
@@ -186,7 +203,7 @@ def _of(part: int, whole: int) -> float | None:
 
 
 def _sized(size: Capacity) -> str:
-    return f"{_header(size)} blocks" if size.text.isdecimal() else f"{size.text} ({integer(size.blocks)} blocks)"
+    return f"{size.name} blocks" if size.text.isdecimal() else f"{size.text} ({integer(size.blocks)} blocks)"
 
 
 def _why_requests(analysis: Analysis, size: Capacity) -> Sheet:
@@ -212,13 +229,3 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
             writer.writerow(row)
         writer.writerow(markup.csv_text(value) if isinstance(value, str) else value for value in row.values())
     return out.getvalue()
-
-
-# ---- what to say about it
-
-
-def _notices(analysis: Analysis) -> Iterator[str]:
-    idle = [_header(size) for size in analysis.finite() if not any(
-        _point(analysis, label, size).evictions for label in analysis.labels)]  # fmt: skip
-    if idle:
-        yield f"nothing was evicted at {', '.join(idle)}: a larger cache cannot find more"

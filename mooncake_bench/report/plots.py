@@ -13,12 +13,11 @@ matplotlibrc does not count here, and is as before afterwards.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mooncake_bench import outfile
 from mooncake_bench.errors import SetupError
 from mooncake_bench.report.plot_style import (
     BOUND,
@@ -95,31 +94,11 @@ def check_target(path: str | Path, *, force: bool = False, flag: str = "--plot")
     """
     target = Path(path)
     if target.suffix.lower() not in METADATA:
-        raise SetupError(f"{flag} {str(path)!r}: expected a file name that ends in {', '.join(METADATA)}")
-    try:
-        _check_place(target, force, flag)
-    except (OSError, ValueError) as error:  # a name that is too long, or holds a null byte
-        raise SetupError(f"{flag} {str(path)[:200]!r}: {error}") from None
+        found = "the name is empty" if str(path) in ("", ".") else repr(str(path))
+        raise SetupError(f"{flag} {found}: expected a file name that ends in {', '.join(METADATA)}")
+    outfile.check_target(target, force=force, label=f"{flag} {str(path)!r}", error=SetupError)
     _matplotlib()
     return target
-
-
-def _check_place(target: Path, force: bool, flag: str) -> None:
-    if target.is_dir():
-        raise SetupError(f"{flag} {str(target)!r}: is a folder; expected a file")
-    if not target.parent.is_dir():
-        raise SetupError(f"{flag} {str(target)!r}: there is no folder {str(target.parent)!r}; make it first")
-    if _exists(target) and not force:
-        raise SetupError(f"{flag} {str(target)!r}: exists and is not overwritten; choose another name or use --force")
-
-
-def _exists(target: Path) -> bool:
-    """Whether something has that name, be it a link to nowhere; a name that none can have raises."""
-    try:
-        os.lstat(target)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def save(made: Any, path: str | Path, *, force: bool = False, flag: str = "--plot") -> Path:
@@ -129,27 +108,11 @@ def save(made: Any, path: str | Path, *, force: bool = False, flag: str = "--plo
     SetupError as :func:`check_target` does, and where the file cannot be written.
     """
     target = check_target(path, force=force, flag=flag)
-    partial: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".partial", dir=target.parent)
-        partial = Path(name)
-        with style(), os.fdopen(handle, "wb") as stream:
-            ending = target.suffix.lower()
-            made.savefig(stream, format=ending[1:], metadata=METADATA[ending])
-        partial.chmod(0o666 & ~_umask())
-        partial.replace(target)
-    except OSError as error:
-        raise SetupError(f"{flag} {str(target)!r}: cannot be written: {error.strerror or error}") from None
-    finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
+    ending = target.suffix.lower()
+    label = f"{flag} {str(path)!r}"
+    with outfile.writing(target, force=force, label=label, error=SetupError) as partial, style():
+        made.savefig(partial, format=ending[1:], metadata=METADATA[ending])
     return target
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def compact(axis: Any) -> None:

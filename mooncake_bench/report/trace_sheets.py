@@ -41,7 +41,7 @@ def _head(facts: Facts) -> Iterator[str]:
     rate = facts["arrivals"]["request_rate_rps"]
     pace = "" if rate is None else f", {significant(rate)} a second"
     yield (
-        f"trace {facts['name']} (sha256 {facts['sha256'][:12]}): {counted(facts['requests'], 'request')} in "
+        f"trace {facts['name']} (content sha256 {facts['sha256'][:12]}): {counted(facts['requests'], 'request')} in "
         f"{span(facts['span_ms'])}{pace}, blocks of {counted(facts['block_tokens'], 'token')}"
     )
     known = facts["published"]

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mooncake_bench.results.cache_notices import notices
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -55,6 +57,11 @@ class Capacity(NamedTuple):
     text: str
     blocks: int | None
 
+    @property
+    def name(self) -> str:
+        """As it was written, with separators where that is a count of blocks."""
+        return f"{self.blocks:,}" if self.blocks is not None and self.text.isdecimal() else self.text
+
 
 @dataclass(frozen=True)
 class Model:
@@ -79,7 +86,8 @@ class Analysis:
     labels: tuple[str, ...]  # of policies, in the order given; the bound is not among them
     offline: frozenset[str]  # labels of those that see the future
     points: Mapping[tuple[str, int | None], Point]  # by label and capacity of each pool
-    bounds: Mapping[int | None, Point]  # the optimum of one pool as large as all together, by capacity of each pool
+    bounds: Mapping[int | None, Point]  # the optimum of one pool as large as all together, by capacity of each pool;
+    # without waiting for blocks to be ready
     ceiling: Point  # one infinite pool; what it says of the work (requests, blocks, tokens) is true of every point
 
     def of_bound(self, label: str, capacity: Capacity, definition: Definition) -> float | None:
@@ -99,7 +107,11 @@ class Analysis:
 
 
 def rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Every number of every policy and bound at every capacity: plain values, undefined ones None."""
+    """Every number of every policy and bound at every capacity: plain values, undefined ones None.
+
+    ``capacity_blocks`` is what each of the row's ``pools`` holds; a bound's one pool is as large as all that are
+    studied, and ``capacity`` and ``studied_capacity_blocks`` say beside which size it stands.
+    """
     for capacity in analysis.capacities:
         bound = analysis.bounds[capacity.blocks]
         for label in analysis.labels:
@@ -119,7 +131,8 @@ def _row(analysis: Analysis, label: str, role: str, capacity: Capacity, point: P
         "spec": point.spec,
         "role": role,
         "capacity": capacity.text,
-        "capacity_blocks": capacity.blocks,
+        "studied_capacity_blocks": capacity.blocks,
+        "capacity_blocks": point.capacity_blocks,
         "pools": point.pools,
         "assignment": point.assignment,
         "touch_order": point.touch_order,
@@ -143,6 +156,8 @@ def _row(analysis: Analysis, label: str, role: str, capacity: Capacity, point: P
         "evictions": point.evictions,
         **{f"evicted_ago_{q}_ms": ago.get(q) for q in ("p50", "p90", "p99")},
         "peak_blocks": point.peak_blocks,
+        "most_requests_of_a_pool": max(point.pool_requests),
+        "pools_without_requests": point.pool_requests.count(0),
     }
 
 
@@ -161,6 +176,7 @@ def plain(analysis: Analysis) -> dict[str, Any]:
         },
         "capacities": [capacity._asdict() for capacity in analysis.capacities],
         "points": list(rows(analysis)),
+        "notices": list(notices(analysis)),
     }
 
 

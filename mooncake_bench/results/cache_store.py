@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from mooncake_bench import outfile
 from mooncake_bench.errors import SetupError
 from mooncake_bench.results.cache_analysis import rows
 
@@ -25,7 +24,7 @@ def _fields(kind: pa.DataType, names: str, *, nullable: bool = False) -> Sequenc
 SCHEMA = pa.schema(
     [
         *_fields(pa.string(), "trace trace_sha256 policy spec role capacity"),
-        *_fields(pa.int64(), "capacity_blocks", nullable=True),  # null: infinite
+        *_fields(pa.int64(), "studied_capacity_blocks capacity_blocks", nullable=True),  # null: infinite
         *_fields(pa.int64(), "pools"),
         *_fields(pa.string(), "assignment", nullable=True),
         *_fields(pa.string(), "touch_order"),
@@ -42,7 +41,7 @@ SCHEMA = pa.schema(
         *_fields(pa.int64(), "requests_first_miss_elsewhere requests_first_miss_evicted"),
         *_fields(pa.int64(), "evictions"),
         *_fields(pa.float64(), "evicted_ago_p50_ms evicted_ago_p90_ms evicted_ago_p99_ms", nullable=True),
-        *_fields(pa.int64(), "peak_blocks"),
+        *_fields(pa.int64(), "peak_blocks most_requests_of_a_pool pools_without_requests"),
     ]
 )
 
@@ -60,24 +59,10 @@ def check_file(path: str | Path, *, force: bool = False, flag: str = "-o", endin
     """
     target = Path(path)
     if target.suffix.lower() != ending:
-        raise SetupError(f"{flag} {str(path)!r}: expected a file name that ends in {ending}")
-    try:
-        fault = _fault(target, force)
-    except (OSError, ValueError) as error:  # a name that is too long, or holds a null byte
-        raise SetupError(f"{flag} {str(path)[:200]!r}: {error}") from None
-    if fault:
-        raise SetupError(f"{flag} {str(path)!r}: {fault}")
+        found = "the name is empty" if str(path) in ("", ".") else repr(str(path))
+        raise SetupError(f"{flag} {found}: expected a file name that ends in {ending}")
+    outfile.check_target(target, force=force, label=f"{flag} {str(path)!r}", error=SetupError)
     return target
-
-
-def _fault(target: Path, force: bool) -> str:
-    if target.is_dir():
-        return "is a folder; expected a file"
-    if not target.parent.is_dir():
-        return f"there is no folder {str(target.parent)!r}; make it first"
-    if not force and os.path.lexists(target):
-        return "exists and is not overwritten; choose another name or use --force"
-    return ""
 
 
 def write_table(table: pa.Table, path: str | Path, *, force: bool = False, flag: str = "-o") -> Path:
@@ -85,13 +70,6 @@ def write_table(table: pa.Table, path: str | Path, *, force: bool = False, flag:
     import pyarrow.parquet as pq
 
     target = check_file(path, force=force, flag=flag)
-    try:
-        with tempfile.TemporaryDirectory(
-            prefix=f".{target.name[:40]}.", suffix=".partial", dir=target.parent
-        ) as folder:
-            partial = Path(folder) / "table"
-            pq.write_table(table, partial, compression="zstd", version="2.6", data_page_version="1.0")
-            partial.replace(target)
-    except OSError as error:
-        raise SetupError(f"{flag} {str(path)!r}: cannot be written: {error.strerror or error}") from None
+    with outfile.writing(target, force=force, label=f"{flag} {str(path)!r}", error=SetupError) as partial:
+        pq.write_table(table, partial, compression="zstd", version="2.6", data_page_version="1.0")
     return target

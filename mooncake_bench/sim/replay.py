@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import zlib
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from mooncake_bench import plugins, spool
 from mooncake_bench.api import Request, describe
+from mooncake_bench.collector import no_collections
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.build import build_cost
 from mooncake_bench.sim.brain import Brain
@@ -94,18 +93,6 @@ def run(
     """
     with no_collections():
         return _run(trace, setup, progress, policy_dirs, cost, flush)
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Without the cyclic garbage collector: a replay makes many objects and few cycles, collections only cost time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _run(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from mooncake_bench.cache import BOUNDS, lru_curve, study
+import numpy as np
+
+from mooncake_bench.cache import BOUNDS, lru_curve, optimum, study
 from mooncake_bench.cache.spec import choose
 from mooncake_bench.errors import NothingToConclude, PolicyError
 from mooncake_bench.plugins import discover
@@ -13,15 +15,17 @@ from mooncake_bench.results.cache_analysis import BOUND, Analysis
 from mooncake_bench.studies.reproduce import f25_f9
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from mooncake_bench.cache import Curve
+    from mooncake_bench.cache import Curve, Point
     from mooncake_bench.results.cache_analysis import Capacity, Model
     from mooncake_bench.trace import Trace
 
 ALL = "all"
+GRID = 16  # capacities at which the bound is computed for a picture
 OTHER_NAMES = {"opt": BOUND}
+ANY = "lru"  # without limit nothing is evicted: every policy finds the same
 
 
 class Asked(NamedTuple):
@@ -92,8 +96,10 @@ def analyse(
     together = [None if size is None else size * model.pools for size in sizes]
     count = _Count(progress, len(labels) * len(sizes) + len(together) + 1)
     bounds = study(  # here: each takes less time than starting a process
-        trace, [BOUND], [*together, None], warm_requests=model.warm_requests, processes=1, progress=count.add
+        trace, [BOUND], together, warm_requests=model.warm_requests, processes=1, progress=count.add
     )
+    count.begin()
+    [ceiling] = study(trace, [ANY], [None], **asdict(replace(model, pools=1)), processes=1, progress=count.add)
     count.begin()
     points = study(
         trace, [asked[label].spec for label in labels], sizes, **asdict(model), policy_dirs=policy_dirs,
@@ -108,8 +114,8 @@ def analyse(
         labels=tuple(labels),
         offline=frozenset(label for label in labels if asked[label].offline),
         points=dict(zip([(label, size) for label in labels for size in sizes], points, strict=True)),
-        bounds=dict(zip(sizes, bounds, strict=False)),
-        ceiling=bounds[-1],
+        bounds=dict(zip(sizes, bounds, strict=True)),
+        ceiling=ceiling,
     )
 
 
@@ -120,9 +126,27 @@ def lru_line(trace: Trace, model: Model) -> Curve | None:
     return lru_curve(trace, touch_order=model.touch_order, warm_requests=model.warm_requests)
 
 
-def published_points(trace: Trace) -> tuple[dict[int, float] | None, str]:
-    """Published hit ratios of this very trace by capacity in blocks, and where they are from; None for another."""
-    return f25_f9.points_of(trace), f25_f9.SOURCE
+def bound_line(trace: Trace, analysis: Analysis, further: Iterable[int] = ()) -> dict[int, Point]:
+    """The bound by capacity of each pool, close enough for a line: its own points, and a grid from least to most.
+
+    ``further``: capacities that the grid spans too. Empty where no capacity is finite.
+    """
+    found = {size.blocks: analysis.bounds[size.blocks] for size in analysis.finite() if size.blocks is not None}
+    ends = [*found, *further]
+    if not found:
+        return {}
+    grid = {round(blocks) for blocks in np.geomspace(min(ends), max(ends), GRID)}
+    pools, warm = analysis.model.pools, analysis.model.warm_requests
+    found |= {blocks: optimum(trace, blocks * pools, warm_requests=warm) for blocks in grid - set(found)}
+    return dict(sorted(found.items()))
+
+
+def published_points(trace: Trace, model: Model) -> tuple[dict[int, float] | None, str]:
+    """Published hit ratios of one pool on this very trace by capacity in blocks, and where they are from.
+
+    None for another trace, or several pools.
+    """
+    return f25_f9.points_of(trace) if model.pools == 1 else None, f25_f9.SOURCE
 
 
 class _Count:

@@ -5,7 +5,7 @@ kind        endings                    what the file cannot hold
 ==========  =========================  ==========================================================================
 arrow       .arrow                     nothing is lost
 parquet     .parquet                   nothing is lost
-csv         .csv, .csv.gz              name, metadata, notices, a block size other than 512
+csv         .csv, .csv.gz              name, metadata, notices (not said each time); a block size other than 512
 mooncake    .jsonl, .jsonl.gz          as csv; that block ids are made up; that a column is there but empty
 ==========  =========================  ==========================================================================
 
@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 
+from mooncake_bench import outfile
 from mooncake_bench.errors import TraceError, nearest
 from mooncake_bench.trace.model import DEFAULT_BLOCK_TOKENS, NO_SESSION
 from mooncake_bench.trace.rows import row_chunks
@@ -72,31 +73,23 @@ def write(trace: Trace, path: str | Path, kind: str | None = None, force: bool =
     ``kind`` None goes by the ending. Raises TraceError for a file that exists (unless ``force``) or cannot be written;
     nothing half-written is left.
     """
-    target, chosen = Path(path), check_target(path, kind, force)
-    partial = target.with_name(target.name + ".partial")
-    try:
-        _WRITERS[chosen](trace, partial, target)
-        partial.replace(target)
-    except OSError as error:
-        raise TraceError(f"trace {str(path)!r} cannot be written: {error.strerror or error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+    chosen = check_target(path, kind, force)
+    with outfile.writing(path, force=force, label=_label(path), error=TraceError) as partial:
+        _WRITERS[chosen](trace, partial, Path(path))
     return left_out(trace, chosen)
 
 
 def check_target(path: str | Path, kind: str | None = None, force: bool = False) -> str:
     """The kind of file that ``path`` will be. Raises TraceError where :func:`write` would refuse it for certain."""
-    target, chosen = Path(path), kind_of(path, kind)
-    if target.name.endswith(".gz") and chosen not in TEXT_KINDS:
+    chosen = kind_of(path, kind)
+    if Path(path).name.endswith(".gz") and chosen not in TEXT_KINDS:
         raise TraceError(f"{str(path)!r}: {chosen} is compressed by itself; leave .gz out")
-    if target.is_dir():
-        raise TraceError(f"{str(path)!r} is a directory; expected the name of a file")
-    if target.exists() and not force:
-        raise TraceError(f"{str(path)!r} exists; choose another name, or --force to replace it")
-    if not target.parent.is_dir():
-        raise TraceError(f"{str(path)!r}: no folder {str(target.parent)!r}; make it first")
+    outfile.check_target(path, force=force, label=_label(path), error=TraceError, hint=" (- is stdout)")
     return chosen
+
+
+def _label(path: str | Path) -> str:
+    return f"trace {str(path)!r}"
 
 
 def write_text(trace: Trace, sink: IO[bytes], kind: str) -> list[str]:
@@ -142,7 +135,7 @@ def first_rows(trace: Trace, count: int) -> list[dict[str, Any]]:
 
 
 def left_out(trace: Trace, kind: str) -> list[str]:
-    """What a file of ``kind`` does not say of this trace, one line each."""
+    """What a file of ``kind`` does not say of this trace and its meaning depends on, one line each."""
     lines = []
     if trace.source_row is not None and trace.request_id is None:
         lines.append("requests had the row numbers of their source as ids: in the new file they are numbered anew")
@@ -152,9 +145,6 @@ def left_out(trace: Trace, kind: str) -> list[str]:
         lines.append(f"the file does not say its block size: read it with --block-size {trace.block_tokens}")
     if kind == "mooncake" and not trace.has_prefix_ids:
         lines.append("the source has no prefix ids: the file's hash_ids are made up, and it does not say so")
-    kept = [key for key in trace.metadata if key not in ("block_tokens", "format", "prefix_ids")]
-    if kept or trace.notices:
-        lines.append(f"left out: metadata ({', '.join(sorted(kept)) or 'none'}) and {len(trace.notices)} notices")
     if kind == "mooncake" and trace.session_id is not None and (trace.session_id == NO_SESSION).all():
         lines.append("left out: session_id, for no request has one")
     if kind == "mooncake" and trace.delay_ms is not None and np.isnan(trace.delay_ms).all():
@@ -163,22 +153,20 @@ def left_out(trace: Trace, kind: str) -> list[str]:
 
 
 def _write_arrow(trace: Trace, partial: Path, target: Path) -> None:
-    from mooncake_bench.trace.store import save
+    from mooncake_bench.trace.store import write_arrow
 
-    save(trace, partial)
+    write_arrow(trace, partial)
 
 
 def _write_parquet(trace: Trace, partial: Path, target: Path) -> None:
     import pyarrow.parquet as pq
 
-    from mooncake_bench.trace.store import to_batch
+    from mooncake_bench.trace.store import hashed_schema, to_batch
 
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
+    schema = hashed_schema(trace)
+    with pq.ParquetWriter(partial, schema, compression="zstd", write_page_checksum=True) as writer:
         for first, end in _stretches(trace):
-            batch = to_batch(trace, first, end)
-            writer = writer or stack.enter_context(pq.ParquetWriter(partial, batch.schema, compression="zstd"))
-            writer.write_batch(batch)
+            writer.write_batch(to_batch(trace, first, end))
 
 
 def _stretches(trace: Trace) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,6 +142,8 @@ def find(path_or_name: str | Path) -> Path:
     name, names = str(path_or_name), bundled_names()
     if name in names:
         return bundled("traces") / f"{name}.arrow"
+    if not name:
+        raise TraceError(f"the name of the trace is empty; expected a file or one of {', '.join(names)}")
     path = Path(path_or_name)
     try:
         return _existing(path, name, names)
@@ -152,12 +155,20 @@ def _existing(path: Path, name: str, names: list[str]) -> Path:
     if path.is_dir():
         raise TraceError(f"trace {name!r} is a directory; expected a file or one of {', '.join(names)}")
     if not path.exists():
-        beside = [item.name for item in islice(path.parent.iterdir(), MAX_NEIGHBOURS)] if path.parent.is_dir() else []
-        hint = nearest(name, names) or nearest(path.name, beside)
+        if path.is_symlink():
+            raise TraceError(f"trace {name!r} is a symbolic link to nothing, {str(path.readlink())!r}; expected a file")
+        hint = nearest(name, names) or _nearest_file(path)
         raise TraceError(f"trace {name!r}: no such file, and no bundled trace of that name{hint}; {LIST_HINT}")
     if not (path.is_file() or path.is_fifo()):
         raise TraceError(f"trace {name!r} is a device; expected a file")
     return path
+
+
+def _nearest_file(path: Path) -> str:
+    """A hint that names a file of the same folder, with the folder."""
+    beside = [item.name for item in islice(path.parent.iterdir(), MAX_NEIGHBOURS)] if path.parent.is_dir() else []
+    match = get_close_matches(path.name, beside, n=1)
+    return f"; did you mean {str(path.parent / match[0])!r}?" if match else ""
 
 
 def _header_hint(head: bytes) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace.model import NO_SESSION, Trace
 from mooncake_bench.trace.rows import about_arrivals, by_time, numbered, remade, taken
+from mooncake_bench.trace.schema import MAX_SPAN_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,13 +25,15 @@ def merge(
 ) -> Trace:
     """All requests of ``traces`` by arrival, each trace begun ``offsets_ms`` later; equal times in order of traces.
 
-    Block and session ids are numbered anew, so that no two traces share any. ``share_blocks`` keeps block ids: they
-    come from one id space. A column that only some traces have is filled (no session, priority 0, delay not known)
-    and a notice says so. Request ids get their trace's number in front where two traces use the same one or one has
-    none. Raises TraceError for fewer than two traces, differing block sizes, and offsets that do not fit.
+    Block and session ids are numbered anew, so that no two traces share any. ``share_blocks`` keeps block ids: the
+    caller says that they come from one id space; nothing checks it. A column that only some traces have is filled (no
+    session, priority 0, delay not known) and a notice says so. Request ids get their trace's number in front where two
+    traces use the same one or one has none. Raises TraceError for fewer than two traces, differing block sizes, and
+    offsets that do not fit.
     """
     starts = _starts(traces, offsets_ms)
     _check_blocks_alike(traces)
+    _check_span(traces, starts)
     notices: list[str] = []
     whole = Trace(
         name=name,
@@ -48,7 +51,11 @@ def merge(
         notices=tuple(notice for trace in traces for notice in named_notices(trace)),
     )
     columns = taken(whole, by_time(whole.arrival_ms)) | {"source_row": None}
-    apart = "block ids kept, from one id space" if share_blocks else "block and session ids kept apart"
+    apart = (
+        "block ids kept, taken to mean the same blocks in all, as told"
+        if share_blocks
+        else "block and session ids kept apart"
+    )
     shown = ", ".join(f"{trace.name} at {start:g} ms" for trace, start in zip(traces, starts, strict=True))
     return remade(whole, f"merged from {shown}; {apart}", notices, **columns)
 
@@ -60,15 +67,27 @@ def named_notices(trace: Trace) -> list[str]:
 
 
 def _starts(traces: Sequence[Trace], offsets_ms: Sequence[float] | None) -> list[float]:
-    if len(traces) < 2:
-        raise TraceError(f"merge: found {len(traces)} trace; expected at least two")
     starts = list(offsets_ms) if offsets_ms else [0.0] * len(traces)
-    if len(starts) != len(traces):
-        raise TraceError(f"merge: found {len(starts)} offsets for {len(traces)} traces; expected one for each")
-    odd = next((start for start in starts if not 0 <= start < np.inf), None)
-    if odd is not None:
-        raise TraceError(f"merge: an offset is {odd:g} ms; expected finite times >= 0")
+    check_offsets(len(traces), starts)
     return starts
+
+
+def check_offsets(traces: int, offsets_ms: Sequence[float]) -> None:
+    """Raises TraceError for fewer than two traces, and for offsets that fit none; no offsets are fine."""
+    if traces < 2:
+        raise TraceError(f"merge: found {traces} trace; expected at least two")
+    if offsets_ms and len(offsets_ms) != traces:
+        found = f"{len(offsets_ms)} offset{'s' * (len(offsets_ms) != 1)}"
+        raise TraceError(f"merge: found {found} for {traces} traces; expected one for each")
+    odd = next((start for start in offsets_ms if not 0 <= start <= MAX_SPAN_MS), None)
+    if odd is not None:
+        raise TraceError(f"merge: an offset is {odd:g} ms; expected times from 0 to {MAX_SPAN_MS:g} ms")
+
+
+def _check_span(traces: Sequence[Trace], starts: Sequence[float]) -> None:
+    span_ms = max(trace.span_ms + start for trace, start in zip(traces, starts, strict=True)) - min(starts)
+    if span_ms > MAX_SPAN_MS:
+        raise TraceError(f"merge: the offsets give a span of {span_ms:g} ms; expected at most {MAX_SPAN_MS:g} ms")
 
 
 def _check_blocks_alike(traces: Sequence[Trace]) -> None:
@@ -109,8 +128,12 @@ def _filled(
     lacking = [trace for trace in traces if getattr(trace, column) is None]
     if len(lacking) == len(traces):
         return None
-    notices += [f"{trace.name} has no {column}: its {len(trace):,} requests get {filler}" for trace in lacking]
+    notices += [f"{trace.name} has no {column}: its {_requests(trace)} {filler}" for trace in lacking]
     return join(traces)
+
+
+def _requests(trace: Trace) -> str:
+    return "1 request gets" if len(trace) == 1 else f"{len(trace):,} requests get"
 
 
 def _sessions(traces: Sequence[Trace]) -> Ints:

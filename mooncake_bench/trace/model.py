@@ -152,7 +152,7 @@ class Trace:
         last = float(self.arrival_ms[-1]) if len(self) else 0.0
         return (
             f"0 requests after selecting arrivals in {window} of trace {self.name!r}: "
-            f"its {len(self):,} requests arrive from 0 to {last:g} ms"
+            f"its {len(self):,} request{'s arrive' if len(self) != 1 else ' arrives'} from 0 to {last:g} ms"
         )
 
     def _rows(self, first: int, end: int) -> Trace:

@@ -196,13 +196,15 @@ class Prompts:
         return [f"<|{message.get('role', '')}|>\n{self._content(line, message)}\n" for message in messages]
 
     def _content(self, line: int, message: dict[str, Any]) -> str:
-        content = message.get("content")
+        content, calls = message.get("content"), message.get("tool_calls")
+        if content is None and not calls:
+            lacking = "content null" if "content" in message else "a message without content"
+            raise self.error(line, "messages", lacking, "a text, or tool_calls, in each message")
         parts = content if isinstance(content, list) else [content or ""]
         found = [part.get("text") if isinstance(part, dict) else part for part in parts]
         texts = [text for text in found if isinstance(text, str)]
         if len(texts) < len(found):
             raise self.error(line, "messages", "content that is not text", "a text, or parts that have a text each")
-        calls = message.get("tool_calls")
         return "".join(texts) + (json.dumps(calls, sort_keys=True) if calls else "")
 
     def _answer(self, request: Request, row: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mooncake_bench import spool
+from mooncake_bench.trace.grid import describe_arrivals
 from mooncake_bench.trace.model import Trace
-from mooncake_bench.trace.schema import describe_arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

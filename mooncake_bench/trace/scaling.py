@@ -3,9 +3,13 @@
 * **time**: the same requests, faster. Users think and read faster, too: turns may come before the answer they wait
   for (:func:`mooncake_bench.trace.sessions.early_turns`).
 * **copies**: the whole trace several times at once, each copy a little later and with blocks of its own.
-* **sessions**: more (or fewer) users. Whole sessions are drawn again with blocks of their own; each begins when some
-  session of the trace began, so that rush hours stay rush hours, and ends before the trace does; the times between
-  its turns stay. The first generation of sessions is the trace itself.
+* **sessions**: more (or fewer) users. Whole sessions are drawn again with blocks of their own, each about when it was:
+  moved by at most :data:`MOVE_SHARE` of the trace's span, and not beyond its ends. So load rises by the factor at every
+  time, rush hours stay rush hours, the times between a session's turns stay, and no turn is lost. The first generation
+  of sessions is the trace itself.
+
+A trace whose arrivals lie on a coarse grid stays on it, unless ``max_offset_ms`` is given: copies have no offset, and
+new sessions are moved from tick to tick.
 
 What copies still share with the original is ``shared``: ``openings`` (system prompts and documents that several
 conversations begin with, see :func:`openings`), ``roots`` (only first blocks among them) or ``none``.
@@ -19,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mooncake_bench.errors import TraceError, nearest
+from mooncake_bench.trace.grid import GRID_SLACK, coarse_grid_ms
 from mooncake_bench.trace.model import NO_SESSION
 from mooncake_bench.trace.rows import by_time, entries_of, numbered, picked, remade
-from mooncake_bench.trace.schema import MAX_SPAN_MS, coarse_grid_ms
+from mooncake_bench.trace.schema import MAX_SPAN_MS
 from mooncake_bench.trace.sessions import MAX_FOLLOWERS, infer
 from mooncake_bench.trace.synth import stream
 
@@ -32,6 +37,32 @@ if TYPE_CHECKING:
 
 SHARED = ("openings", "roots", "none")
 MAX_FACTOR = 10_000.0
+MOVE_SHARE = 1 / 60  # of the span: how far a new session may lie from the one it is drawn from; a minute of an hour
+
+
+WAYS = {  # what a factor has to be
+    "time": f"a number above 0 that leaves a span of at most {MAX_SPAN_MS:g} ms",
+    "copies": f"a whole number from 1 to {MAX_FACTOR:,.0f} (by sessions takes fractions)",
+    "sessions": f"above 0 and at most {MAX_FACTOR:,.0f}",
+}
+
+
+def check_factor(by: str, factor: float) -> None:
+    """Raises TraceError for a factor that fits no trace; ``by`` is time, copies or sessions."""
+    whole = by != "copies" or (factor >= 1 and factor % 1 == 0)
+    if not 0 < factor <= (np.finfo(np.float64).max if by == "time" else MAX_FACTOR) or not whole:
+        raise _bad_factor(by, factor)
+
+
+def _bad_factor(by: str, factor: float) -> TraceError:
+    return TraceError(f"scale by {by}: factor is {factor:g}; expected {WAYS[by]}")
+
+
+def check_max_offset(span_ms: float, offset_ms: float) -> None:
+    """Raises TraceError for a largest offset of copies that is none, or too large for a trace of ``span_ms``."""
+    if not 0 <= offset_ms <= MAX_SPAN_MS - span_ms:
+        expected = f"a number >= 0 that leaves a span of at most {MAX_SPAN_MS:g} ms"
+        raise TraceError(f"scale by copies: largest offset is {offset_ms:g} ms; expected {expected}")
 
 
 def scale_time(trace: Trace, factor: float) -> Trace:
@@ -39,9 +70,9 @@ def scale_time(trace: Trace, factor: float) -> Trace:
 
     Raises TraceError for a factor that is not above 0, or so small that the trace gets absurdly long.
     """
-    if not 0 < factor < np.inf or trace.span_ms / factor > MAX_SPAN_MS:
-        expected = f"a number above 0 that leaves a span of at most {MAX_SPAN_MS:g} ms"
-        raise TraceError(f"scale by time: factor is {factor:g}; expected {expected}")
+    check_factor("time", factor)
+    if trace.span_ms / factor > MAX_SPAN_MS:
+        raise _bad_factor("time", factor)
     delay_ms = None if trace.delay_ms is None else trace.delay_ms / factor
     return remade(trace, f"time scaled by {factor:g}", arrival_ms=trace.arrival_ms / factor, delay_ms=delay_ms)
 
@@ -51,21 +82,20 @@ def scale_copies(
 ) -> Trace:
     """The trace and ``copies - 1`` more of it, interleaved; each begins at most ``max_offset_ms`` later.
 
-    Offsets are uniform; None: at most the trace's mean gap between arrivals. Raises TraceError for another number of
+    Offsets are uniform; None: at most the trace's mean gap between arrivals, or none where they lie on a coarse grid,
+    which copies at other times would hide. Raises TraceError for another number of
     copies than a whole one from 1, and a negative offset.
     """
-    if not 1 <= copies <= MAX_FACTOR or copies != int(copies):
-        raise TraceError(
-            f"scale by copies: factor is {copies:g}; expected a whole number from 1 to {MAX_FACTOR:,.0f} "
-            "(by sessions takes fractions)"
-        )
-    limit_ms = trace.span_ms / max(1, len(trace) - 1) if max_offset_ms is None else max_offset_ms
-    if not 0 <= limit_ms < np.inf:
-        raise TraceError(f"scale by copies: largest offset is {limit_ms:g} ms; expected a finite number >= 0")
+    check_factor("copies", copies)
+    grid_ms = coarse_grid_ms(trace.arrival_ms) if max_offset_ms is None else None
+    usual_ms = trace.span_ms / max(1, len(trace) - 1) if grid_ms is None else 0.0
+    limit_ms = usual_ms if max_offset_ms is None else max_offset_ms
+    check_max_offset(trace.span_ms, limit_ms)
     offsets = stream(seed, "scale/copies").random(int(copies)) * limit_ms
     rows = np.arange(len(trace))
     parts = [_Part(rows, trace.arrival_ms + (offsets[copy] if copy else 0.0)) for copy in range(int(copies))]
-    done = f"{copies:g} copies, offsets up to {limit_ms:g} ms, shared blocks: {shared}, seed {seed}"
+    offset = f"offsets up to {limit_ms:g} ms" if grid_ms is None else f"no offsets: all on the grid of {grid_ms:g} ms"
+    done = f"{copies:g} copies, {offset}, shared blocks: {shared}, seed {seed}"
     return _joined(trace, parts, shared, done)
 
 
@@ -76,8 +106,7 @@ def scale_sessions(trace: Trace, factor: float, seed: int = 0, shared: str = "op
     (:mod:`mooncake_bench.trace.sessions`); a notice and ``metadata["session_ids"]`` say so. Raises TraceError when no
     session is left or the factor is no number above 0.
     """
-    if not 0 < factor <= MAX_FACTOR:
-        raise TraceError(f"scale by sessions: factor is {factor:g}; expected above 0 and at most {MAX_FACTOR:,.0f}")
+    check_factor("sessions", factor)
     named, notices = _with_sessions(trace)
     lives = _Lives(named)
     count = lives.count
@@ -87,9 +116,8 @@ def scale_sessions(trace: Trace, factor: float, seed: int = 0, shared: str = "op
     chosen = [np.arange(count)] * whole
     if more:
         chosen.append(np.sort(stream(seed, "scale/sessions/which").permutation(count)[:more]))
-    grid = coarse_grid_ms(trace.arrival_ms) is not None
     draws = stream(seed, "scale/sessions/start")
-    parts = [lives.part(kept, draws.random(len(kept)) if number else None, grid) for number, kept in enumerate(chosen)]
+    parts = [lives.part(kept, draws.random(len(kept)) if number else None) for number, kept in enumerate(chosen)]
     total = sum(map(len, chosen))
     done = f"sessions scaled by {factor:g}: {total:,} of {count:,}, shared blocks: {shared}, seed {seed}"
     return _joined(named, parts, shared, done, notices)
@@ -110,7 +138,7 @@ def _with_sessions(trace: Trace) -> tuple[Trace, list[str]]:
 
 
 class _Lives:
-    """When each session begins and how long it lasts; requests without one are sessions of one."""
+    """When each session begins and ends; requests without one are sessions of one."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -119,27 +147,40 @@ class _Lives:
         self.first, self.last = np.full(self.count, np.inf), np.zeros(self.count)
         np.minimum.at(self.first, self.label, trace.arrival_ms)
         np.maximum.at(self.last, self.label, trace.arrival_ms)
-        self.starts = np.sort(self.first)
+        self.grid_ms = coarse_grid_ms(trace.arrival_ms)
 
-    def part(self, kept: Ints, draws: Floats | None, grid: bool) -> _Part:
-        """The requests of the sessions ``kept``; begun anew where there are ``draws``, uniform in [0, 1)."""
+    def part(self, kept: Ints, draws: Floats | None) -> _Part:
+        """The requests of the sessions ``kept``; moved where there are ``draws``, uniform in [0, 1)."""
         wanted = np.zeros(self.count, np.bool_)
         wanted[kept] = True
         rows = np.flatnonzero(wanted[self.label])
         arrival_ms = self.trace.arrival_ms[rows]
         if draws is None:
             return _Part(rows, arrival_ms)
-        begin = np.zeros(self.count)
-        begin[kept] = self._begins(kept, draws, grid)
-        return _Part(rows, arrival_ms - self.first[self.label[rows]] + begin[self.label[rows]])
+        move_ms = np.zeros(self.count)
+        move_ms[kept] = self._moves(kept, draws)
+        moved = np.clip(arrival_ms + move_ms[self.label[rows]], 0.0, self.trace.span_ms)  # clip: rounding alone
+        return _Part(rows, moved if self.grid_ms is None else self._on_ticks(moved))
 
-    def _begins(self, kept: Ints, draws: Floats, grid: bool) -> Floats:
-        """A start for each session among those that let it end in time: one of them on a coarse grid, else between."""
-        room = self.trace.span_ms - (self.last[kept] - self.first[kept])
-        choices = np.maximum(1, np.searchsorted(self.starts, room, side="right"))
-        between: Floats = np.interp(draws * (choices - 1), np.arange(self.count), self.starts)
-        one: Floats = self.starts[(draws * choices).astype(np.int64)]
-        return one if grid else between
+    def _moves(self, kept: Ints, draws: Floats) -> Floats:
+        """How much later (below 0: earlier) each session is, ms; whole steps of a coarse grid."""
+        most_ms = MOVE_SHARE * self.trace.span_ms
+        earliest = -np.minimum(most_ms, self.first[kept])
+        latest = np.minimum(most_ms, self.trace.span_ms - self.last[kept])
+        if self.grid_ms is None:
+            anywhere: Floats = earliest + draws * (latest - earliest)
+            return anywhere
+        low, high = np.ceil(earliest / self.grid_ms - GRID_SLACK), np.floor(latest / self.grid_ms + GRID_SLACK)
+        moves: Floats = self.grid_ms * (low + np.floor(draws * (high - low + 1)))
+        return moves
+
+    def _on_ticks(self, moved: Floats) -> Floats:
+        """Times at the trace's own nearest one where that is within the slack of its grid: clocks tick unevenly."""
+        assert self.grid_ms is not None
+        ticks = np.unique(self.trace.arrival_ms)
+        after = np.clip(np.searchsorted(ticks, moved), 1, len(ticks) - 1)
+        nearest_ms = np.where(moved - ticks[after - 1] <= ticks[after] - moved, ticks[after - 1], ticks[after])
+        return np.where(np.abs(nearest_ms - moved) <= GRID_SLACK * self.grid_ms, nearest_ms, moved)
 
 
 def _every_session(trace: Trace) -> Ints:

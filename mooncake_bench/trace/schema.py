@@ -13,6 +13,7 @@ import numpy as np
 
 from mooncake_bench import spool
 from mooncake_bench.errors import TraceError
+from mooncake_bench.trace.grid import describe_arrivals, suspect_seconds
 from mooncake_bench.trace.model import DEFAULT_BLOCK_TOKENS, Floats, Ints, Trace
 from mooncake_bench.trace.units import DATES, Timestamps, to_arrival_ms
 
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 1_000_000_000  # of one prompt or answer: beyond any model, and safe in picosecond arithmetic
 MAX_SPAN_MS = 1e14  # over 3,000 years: numbers of another unit, or of two units in one file
-LOW_RATE_RPS, HIGH_RATE_RPS = 0.01, 10_000.0
-MANY_REQUESTS = 100  # from which whole timestamps, too, are doubted
-COARSE_SHARE = 0.5  # share of requests that arrive together with their predecessor from which a grid is reported
-COARSE_MIN_REQUESTS = 20
+MANY_REQUESTS = 100  # of which ids may repeat before all rows are sorted
 LIKELY_BLOCK_TOKENS = (512, 256, 16, 128, 64, 32, 1024, 2048, 8, 1)
 
 
@@ -82,7 +80,7 @@ def finish(raw: RawColumns, name: str, block_tokens: int | None = None, timestam
     _check_span(raw, arrival_ms)
     columns = _columns(raw, arrival_ms) if order is None else _reordered(raw, arrival_ms, order)
     if timestamp_unit == "auto" and facts["timestamp_unit"] == "ms":
-        _suspect_seconds(raw, columns["arrival_ms"], notices)
+        suspect_seconds(raw.timestamp, raw.fields.get("timestamp", ""), columns["arrival_ms"], notices)
     describe_arrivals(columns["arrival_ms"], notices)
     metadata = raw.metadata | facts | {"block_tokens": str(size)}
     for column in columns.values():
@@ -187,6 +185,9 @@ def _check_times(raw: RawColumns) -> None:
 
 def _check_span(raw: RawColumns, arrival_ms: Floats) -> None:
     row = _first(arrival_ms > MAX_SPAN_MS)
+    if row is not None and raw.follows is not None and raw.follows[row] >= 0:
+        assert raw.delay_ms is not None
+        raise raw.error(row, "delay_ms", raw.delay_ms[row], f"one that leaves a span of at most {MAX_SPAN_MS:g} ms")
     if row is not None:
         expected = f"a time at most {MAX_SPAN_MS:g} ms after the first, {raw.timestamp.min()}"
         hint = "; do all rows share a unit? (--timestamp-unit s|ms|us|ns)"
@@ -337,40 +338,3 @@ def _place_turns(raw: RawColumns, arrival_ms: Floats) -> NDArray[np.intp]:
     for row in np.flatnonzero(raw.follows >= 0).tolist():  # the row that is followed comes first
         arrival_ms[row] = arrival_ms[raw.follows[row]] + raw.delay_ms[row]
     return np.argsort(arrival_ms, kind="stable")
-
-
-def _suspect_seconds(raw: RawColumns, arrival_ms: Floats, notices: list[str]) -> None:
-    """Notes times that would be more than one request a millisecond: seconds, most likely. Few whole ones may be ms."""
-    n, span_ms = len(arrival_ms), float(arrival_ms[-1])
-    fractions = raw.timestamp.dtype.kind == "f" and bool((raw.timestamp % 1 != 0).any())
-    crowded = n > 2 and 0 < span_ms < n - 1 and n <= HIGH_RATE_RPS * span_ms / 1000  # beyond that: noted as a rate
-    if crowded and (fractions or n >= MANY_REQUESTS):
-        notices.append(
-            f"timestamps look like seconds: read as ms they are {n / span_ms * 1000:,.0f} requests/s; use "
-            "--timestamp-unit s (or ms, if that is right)"
-        )
-
-
-def describe_arrivals(arrival_ms: Floats, notices: list[str]) -> None:
-    """Adds what a person should know of the arrivals: an odd rate, a coarse grid."""
-    n, span_s = len(arrival_ms), float(arrival_ms[-1]) / 1000
-    if n > 1 and span_s > 0 and not LOW_RATE_RPS <= n / span_s <= HIGH_RATE_RPS:
-        notices.append(
-            f"mean arrival rate is {n / span_s:.4g}/s, outside {LOW_RATE_RPS:g} to {HIGH_RATE_RPS:,.0f}/s: "
-            "is the timestamp unit right? (--timestamp-unit s|ms|us|ns)"
-        )
-    grid = coarse_grid_ms(arrival_ms)
-    if grid is not None:
-        distinct = 1 + int((np.diff(arrival_ms) > 0).sum())
-        notices.append(
-            f"arrivals lie on a coarse grid: {distinct:,} distinct times for {n:,} requests, about {grid:g} ms apart"
-        )
-
-
-def coarse_grid_ms(arrival_ms: Floats) -> float | None:
-    """The usual gap between distinct arrival times, ms, when most requests share their predecessor's; else None."""
-    gaps = np.diff(arrival_ms)
-    apart = gaps[gaps > 0]
-    if len(arrival_ms) < COARSE_MIN_REQUESTS or not len(apart) or 1 - len(apart) / len(gaps) <= COARSE_SHARE:
-        return None
-    return float(np.median(apart))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mooncake_bench import spool
+from mooncake_bench.trace.grid import coarse_grid_ms
 from mooncake_bench.trace.model import NO_SESSION
 from mooncake_bench.trace.rows import CHUNK_ENTRIES
-from mooncake_bench.trace.schema import coarse_grid_ms
 from mooncake_bench.trace.sharing import Labels, Walk
 from mooncake_bench.trace.summary import summary
 

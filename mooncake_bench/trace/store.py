@@ -2,8 +2,9 @@
 
 Columns: ``arrival_ms`` float64, ``input_tokens`` and ``output_tokens`` int64, ``block_ids`` list<int64>, and when
 present ``request_id`` string, ``session_id`` and ``priority`` int64, ``delay_ms`` float64. None is nullable. The
-schema's metadata holds ``mooncake_bench.trace`` (the format's version), ``name``, ``block_tokens``, ``notices`` (JSON)
-and ``metadata`` (JSON).
+schema's metadata holds ``mooncake_bench.trace`` (the format's version), ``name``, ``block_tokens``, ``notices`` (JSON),
+``metadata`` (JSON) and ``sha256``, the content's hash, which is compared on reading; the files that ship lack the last,
+for their own bytes are pinned.
 The bytes depend on the content and the Arrow library's version only. Reading and writing hold one batch at a time in
 memory: the long columns of a large trace are mapped files (:mod:`mooncake_bench.spool`).
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from mooncake_bench import spool
+from mooncake_bench import outfile, spool
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace.schema import RawColumns, finish
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 VERSION = "1"
 VERSION_KEY = b"mooncake_bench.trace"
+HASH_KEY = b"sha256"
 FIELDS = {
     "arrival_ms": pa.float64(),
     "input_tokens": pa.int64(),
@@ -49,20 +51,20 @@ def save(trace: Trace, path: str | Path, *, smallest: bool = False) -> None:
 
     ``smallest``: takes seconds where it would take tenths, for files that are shipped.
     """
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
+    with outfile.writing(path, force=True, label=f"trace {str(path)!r}", error=TraceError) as partial:
+        write_arrow(trace, partial, smallest=smallest)
+
+
+def write_arrow(trace: Trace, path: Path, *, smallest: bool = False) -> None:
+    """Write the trace to ``path`` as it goes. Raises OSError where that fails."""
     level = COMPRESSION_LEVEL if 8 * len(trace.block_ids) + 40 * len(trace) < LARGE_BYTES else LARGE_LEVEL
     level = SMALLEST_LEVEL if smallest else level
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=level))
-    try:
-        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, _schema(trace), options=options) as writer:
-            for first in range(0, len(trace), BATCH_ROWS):
-                writer.write_batch(to_batch(trace, first, min(first + BATCH_ROWS, len(trace))))
-                spool.trim()
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise TraceError(f"trace {str(target)!r} cannot be written: {error}") from None
+    schema = _schema(trace) if smallest else hashed_schema(trace)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema, options=options) as writer:
+        for first in range(0, len(trace), BATCH_ROWS):
+            writer.write_batch(to_batch(trace, first, min(first + BATCH_ROWS, len(trace))))
+            spool.trim()
 
 
 def to_batch(trace: Trace, first: int = 0, end: int | None = None) -> pa.RecordBatch:
@@ -78,6 +80,12 @@ def to_batch(trace: Trace, first: int = 0, end: int | None = None) -> pa.RecordB
         for field in schema
     ]
     return pa.record_batch(columns, schema=schema)
+
+
+def hashed_schema(trace: Trace) -> pa.Schema:
+    """The schema of a file of this trace, its content's hash among the metadata."""
+    schema = _schema(trace)
+    return schema.with_metadata(schema.metadata | {HASH_KEY: trace.sha256.encode()})
 
 
 def _schema(trace: Trace) -> pa.Schema:
@@ -109,7 +117,9 @@ def read_arrow(source: bytes | Path, label: str, block_tokens: int | None, times
             raw = _raw(reader, label, facts.block_tokens)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise TraceError(f"{label}: the Arrow file is damaged ({_one_line(error)}); write or fetch it again") from None
-    return facts.onto(finish(raw, facts.name, None, "ms"))
+    trace = facts.onto(finish(raw, facts.name, None, "ms"))
+    facts.check_content(trace, label)
+    return trace
 
 
 def _check_options(facts: _Facts, label: str, block_tokens: int | None, timestamp_unit: str) -> None:
@@ -128,6 +138,13 @@ class _Facts:
     block_tokens: int
     notices: tuple[str, ...]
     metadata: dict[str, str]
+    sha256: str | None = None
+
+    def check_content(self, trace: Trace, label: str) -> None:
+        """Raises TraceError when the trace is not the one that was written."""
+        if self.sha256 not in (None, trace.sha256):
+            found = "the content differs from its own hash: damaged or edited"
+            raise TraceError(f"{label}: {found}; write or fetch it again")
 
     def onto(self, trace: Trace) -> Trace:
         """The trace as it was saved: its own metadata and notices, and any new notice."""
@@ -148,6 +165,7 @@ def _facts(schema: pa.Schema, label: str) -> _Facts:
             block_tokens=int(raw[b"block_tokens"]),
             notices=tuple(" ".join(str(notice).split()) for notice in json.loads(raw[b"notices"])),
             metadata={str(key): str(value) for key, value in json.loads(raw[b"metadata"]).items()},
+            sha256=raw[HASH_KEY].decode() if HASH_KEY in raw else None,
         )
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise TraceError(f"{label}: the Arrow metadata is damaged ({_one_line(error)}); write the file again") from None

@@ -12,9 +12,10 @@ import numpy as np
 
 from mooncake_bench import spool
 from mooncake_bench.errors import TraceError, nearest
+from mooncake_bench.trace.grid import coarse_grid_ms, shares_times
 from mooncake_bench.trace.model import NO_SESSION
 from mooncake_bench.trace.rows import by_time, remade, row_chunks, taken
-from mooncake_bench.trace.schema import MAX_TOKENS, coarse_grid_ms
+from mooncake_bench.trace.schema import MAX_SPAN_MS, MAX_TOKENS
 from mooncake_bench.trace.sessions import NO_PARENT, given_parents
 from mooncake_bench.trace.synth import stream
 
@@ -34,11 +35,11 @@ def every(trace: Trace, step: int) -> Trace:
         raise TraceError(f"every is {step}; expected at least 1")
     if step == 1:
         return trace
-    rows = np.arange(0, len(trace), step)
+    rows = np.arange(0, len(trace), min(step, len(trace)))
     columns, notices = taken(trace, rows), []
     if trace.session_id is not None:
         parent = given_parents(trace.session_id)[rows]
-        lost = (parent != NO_PARENT) & (parent % step != 0)
+        lost = (parent != NO_PARENT) & (parent % min(step, len(trace)) != 0)
         if lost.any():
             notices.append(
                 f"{int(lost.sum()):,} turns stand without the turn before them: one request in {step} was taken"
@@ -59,7 +60,13 @@ def part(
 
     Raises TraceError when nothing is left.
     """
-    return every(trace.select(None, start_ms, end_ms), step).select(max_requests)
+    window = trace.select(None, start_ms, end_ms)
+    if start_ms is not None or end_ms is not None:
+        until = "the end" if end_ms is None else f"{end_ms:,.10g} ms"
+        window = remade(window, f"arrivals from {start_ms or 0:,.10g} ms to {until}")
+    thinned = every(window, step)
+    kept = thinned.select(max_requests)
+    return kept if len(kept) == len(thinned) else remade(kept, f"the first {len(kept):,} of {len(thinned):,}")
 
 
 def jitter(trace: Trace, jitter_ms: float, seed: int = 0) -> Trace:
@@ -68,14 +75,27 @@ def jitter(trace: Trace, jitter_ms: float, seed: int = 0) -> Trace:
     The turns of a session (where the trace gives sessions) keep their order: they share out the times drawn for them.
     Raises TraceError for a jitter that is not a finite number above 0.
     """
-    if not 0 < jitter_ms < np.inf:
-        raise TraceError(f"jitter is {jitter_ms:g} ms; expected a finite number above 0")
+    check_jitter(jitter_ms)
+    if trace.span_ms + 2 * jitter_ms > MAX_SPAN_MS:
+        raise _too_much(jitter_ms)
     moved = trace.arrival_ms + jitter_ms * (2 * stream(seed, "jitter").random(len(trace)) - 1)
     if trace.session_id is not None:
         moved = _in_turn(moved, trace.session_id)
     order = by_time(moved)
     columns = taken(trace, order) | {"arrival_ms": moved[order]}
     return remade(trace, f"jitter ±{jitter_ms:g} ms, seed {seed}", **columns)
+
+
+def check_jitter(jitter_ms: float) -> None:
+    """Raises TraceError for a jitter that fits no trace."""
+    if not 0 < jitter_ms < np.inf:
+        raise TraceError(f"jitter is {jitter_ms:g} ms; expected a finite number above 0")
+    if 2 * jitter_ms > MAX_SPAN_MS:
+        raise _too_much(jitter_ms)
+
+
+def _too_much(jitter_ms: float) -> TraceError:
+    return TraceError(f"jitter is {jitter_ms:g} ms; expected one that leaves a span of at most {MAX_SPAN_MS:g} ms")
 
 
 def _in_turn(moved: Floats, session_id: Ints) -> Floats:
@@ -91,13 +111,12 @@ def spread_ticks(trace: Trace, how: str, seed: int = 0) -> Trace:
 
     A tick lasts from its time to the next arrival's, at most one grid step. ``uniform``: one request in each ``n``-th
     part of a tick of ``n``, at a random place of its part; ``poisson``: independent uniform times, which is a Poisson
-    process given its count. Raises TraceError for another ``how``, and where arrivals lie on no coarse grid.
+    process given its count. Raises TraceError for another ``how``, and where arrivals lie on no coarse grid or several.
     """
-    if how not in SPREADS:
-        raise TraceError(f"spread-ticks is {how!r}; expected one of {', '.join(SPREADS)}{nearest(how, SPREADS)}")
+    check_spread(how)
     grid_ms = coarse_grid_ms(trace.arrival_ms)
     if grid_ms is None:
-        raise TraceError(f"trace {trace.name!r}: its arrivals lie on no coarse grid; leave spread-ticks out")
+        raise TraceError(f"trace {trace.name!r}: {_no_grid(trace)}; leave spread-ticks out")
     begins = np.flatnonzero(np.diff(trace.arrival_ms, prepend=-1.0) > 0)
     counts = np.diff(begins, append=len(trace))
     lasts = np.minimum(np.diff(trace.arrival_ms[begins], append=np.inf), grid_ms)
@@ -109,6 +128,22 @@ def spread_ticks(trace: Trace, how: str, seed: int = 0) -> Trace:
         part = part[np.lexsort((part, tick))]
     spread = trace.arrival_ms + lasts[tick] * part
     return remade(trace, f"ticks of {grid_ms:g} ms spread ({how}), seed {seed}", arrival_ms=spread)
+
+
+def check_spread(how: str) -> None:
+    """Raises TraceError for a word that :func:`spread_ticks` does not know."""
+    if how not in SPREADS:
+        raise TraceError(f"spread-ticks is {how!r}; expected one of {', '.join(SPREADS)}{nearest(how, SPREADS)}")
+
+
+def _no_grid(trace: Trace) -> str:
+    if not shares_times(trace.arrival_ms):
+        return "its arrivals lie on no coarse grid"
+    distinct = 1 + int((np.diff(trace.arrival_ms) > 0).sum())
+    return (
+        f"its arrivals lie on no one regular grid: the {distinct:,} distinct times of {len(trace):,} requests are not "
+        "multiples of one step apart (copies at different offsets? spread the trace before it is copied or merged)"
+    )
 
 
 def reblock(trace: Trace, block_tokens: int) -> Trace:

@@ -40,15 +40,32 @@ def report(one: Published, result: Result) -> Report:
 
 
 def summary(done: Sequence[tuple[Published, Result]]) -> Report:
-    """One line a result."""
-    rows = tuple((one.ID, one.TITLE, result.verdict) for one, result in done)
-    return Report((), (Sheet("Reproduced results", ("id", "result", "verdict"), rows),), ())
+    """One line a result, and one for its numbers on stand-in traces."""
+    rows = tuple(row for one, result in done for row in _tally(one, result))
+    headers = ("id", "numbers", "in 10 %", "in 25 %", "misread", "claims", "hold")
+    note = "in 10 %, in 25 %: so near to the published value; misread: further, but within its reading error"
+    if any(row.stand_in for _, result in done for row in result.rows):
+        note += f"; {STAND_IN} on a stand-in trace"
+    titles = (f"{one.ID}: {one.TITLE}" for one, _ in done)
+    return Report((), (Sheet("Reproduced results", headers, rows, (*titles, note)),), ())
+
+
+def _tally(one: Published, result: Result) -> Iterator[tuple[str, ...]]:
+    claims = (str(len(result.claims)), str(sum(claim.holds is True for claim in result.claims)))
+    for stand_in, name in ((False, one.ID), (True, f"{one.ID} {STAND_IN}")):
+        found = [row.verdict for row in result.rows if row.stand_in == stand_in and row.ours is not None]
+        if found:
+            close, near = found.count("within 10 %"), found.count("within 25 %")
+            yield name, *map(str, (len(found), close, close + near, found.count("reading error"))), *claims
+            claims = ("", "")
+    if not result.concluded:
+        yield one.ID, "0", DASH, DASH, DASH, *claims
 
 
 def _head(one: Published, result: Result) -> Iterator[str]:
     yield f"{one.ID}: {one.TITLE} ({one.SOURCE})"
     for used in result.used:
-        name = "" if used.name is None else f"; {used.name}, sha256 {(used.sha256 or '')[:12]}"
+        name = "" if used.name is None else f"; {used.name}, content sha256 {(used.sha256 or '')[:12]}"
         yield f"{used.wanted}: {used.words}{name}"
     yield from (f"free: {text}" for text in result.parameters)
     yield f"verdict: {result.verdict}"

@@ -179,6 +179,8 @@ class Table:
 
         if b"0x" in piece.text or b"0X" in piece.text or piece.text.startswith(BYTE_ORDER_MARK):
             return None
+        if _quotes_stay_open(piece.text):  # Arrow would take them for closed
+            return None
         positions = {name: str(self.names.index(name)) for name in self.columns}
         try:
             table = arrow_csv.read_csv(
@@ -293,6 +295,15 @@ class Table:
                 f"{self.source.label}, line {numbers[at]}, field {name!r}: found {text}; "
                 f"expected {column.expected}: 64-bit signed at most"
             ) from None
+
+
+def _quotes_stay_open(text: bytes) -> bool:
+    """Whether a line has an odd number of quotes."""
+    if b'"' not in text:
+        return False
+    letters = np.frombuffer(text, np.uint8)
+    ends = np.append(np.flatnonzero(letters == ord("\n")), len(letters))
+    return bool((np.searchsorted(np.flatnonzero(letters == ord('"')), ends) % 2).any())
 
 
 def _is_integer(text: str) -> bool:

@@ -95,6 +95,29 @@ def key_counts(text: bytes) -> Counter[str]:
     return Counter(key for row in decoded for key in row)
 
 
+def counted_keys(found: Rows) -> Counter[str]:
+    """How many rows have each key. Raises TraceError for a row that gives a known one twice."""
+    counts, text = key_counts(found.piece.text), found.piece.text
+    for name in found.fields.all:
+        if text.count(f'"{name}"'.encode()) > counts[name]:  # twice somewhere, or a text that looks like it
+            _refuse_twice(found, name)
+    return counts
+
+
+def _refuse_twice(found: Rows, name: str) -> None:
+    quoted = f'"{name}"'.encode()
+    for number, line in lines(found.piece.text, found.piece.first_line):
+        if line.count(quoted) > 1 and _keys(line).count(name) > 1:
+            raise TraceError(f"{found.source.label}, line {number}, field {name!r}: given twice; expected it once")
+
+
+def _keys(line: bytes) -> list[str]:
+    """The keys of a row as they stand, those given twice too."""
+    objects: list[list[str]] = []  # the one that ends last is the row itself
+    json.loads(line, object_pairs_hook=lambda pairs: objects.append([key for key, _ in pairs]))
+    return objects[-1]
+
+
 def tell_unknown(notices: list[str], label: str, counts: Counter[str], fields: Fields) -> None:
     """Adds the notice on keys that mean nothing to the format."""
     unknown = sorted(set(counts) - set(fields.all))
@@ -205,6 +228,10 @@ def _complaint(line: bytes, fields: Fields, reason: Exception) -> str:
         return f": found {shown(line.decode())}, which is not JSON ({reason}); expected {wanted}"
     if not isinstance(row, dict):
         return f": found {_kind(row)}; expected {wanted}"
+    for name, value in row.items():
+        if not _is_unicode(value):
+            expected = fields.all.get(name, "another")
+            return f", field {name[:SHOWN_CHARS]!r}: found what is not valid Unicode text; expected {expected}"
     for name, expected in fields.all.items():
         found = _wrong(name, row[name], fields) if name in row else ""
         if found:
@@ -223,6 +250,17 @@ def missing(name: str, row: dict[str, Any], fields: Fields) -> str:
     unknown = [key for key in row if key not in fields.all and len(key) < 40]
     hint = nearest(name, unknown).replace("did you mean", "is it").replace("; ", ": ", 1)
     return f"missing; found the fields {', '.join(map(shown, list(row)[:12])) or 'none'}{hint}"
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether all texts in it can be written as UTF-8: JSON can spell halves of a letter that cannot."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        return True  # nothing that deep is ours
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _wrong(name: str, value: Any, fields: Fields) -> str:

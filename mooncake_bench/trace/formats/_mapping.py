@@ -44,7 +44,8 @@ COLUMNS = {  # a trace's column -> what --column calls it
 HOW = "write arrival=NAME,input=NAME,output=NAME and, where there are some, " + ",".join(
     f"{key}=NAME" for key in OWN_NAMES if key not in REQUIRED
 )
-_NEXT = re.compile(rf",(?=\s*(?:{'|'.join(OWN_NAMES)})\s*=)")
+BLOCK_NAMES = ("hash_ids", "block_ids", "block_hash_ids", "hashes", "block_hashes", "blocks")
+_NEXT = re.compile(r",(?=\s*\w+\s*=)")
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -55,7 +56,7 @@ def parse_columns(text: str) -> dict[str, str]:
         if not equals or not name:
             raise TraceError(f"--column: expected NAME=COLUMN, got {part!r}; {HOW}")
         if key not in OWN_NAMES:
-            raise TraceError(f"--column: no {key!r} in a trace{nearest(key, OWN_NAMES)}; {HOW}")
+            raise TraceError(f"--column: no key {key!r}; known: {', '.join(OWN_NAMES)}{nearest(key, OWN_NAMES)}")
         if key in found:
             raise TraceError(f"--column: {key} is given twice; keep one")
         if name in found.values():
@@ -75,6 +76,14 @@ def names_in(present: Collection[str], mapping: Mapping[str, str]) -> dict[str, 
 def is_own(present: Collection[str]) -> bool:
     """Whether the columns of a file have a trace's own names."""
     return all(OWN_NAMES[key] in present for key in REQUIRED)
+
+
+def unread_blocks(label: str, present: Collection[str], names: Mapping[str, str]) -> list[str]:
+    """A notice on a column that looks like block ids and is not read."""
+    found = next((name for name in BLOCK_NAMES if name in present), None)
+    if "blocks" in names or found is None:
+        return []
+    return [f"{label}: {found!r} looks like block ids; to read them: --column blocks={found}"]
 
 
 def lacking(where: str, key: str, name: str, present: Collection[str]) -> TraceError:

@@ -104,7 +104,7 @@ def read(source: Source) -> RawColumns:
         _check_chats(found)
         chats += [row.chat_id for row in rows]
         parents += [row.parent_chat_id for row in rows]
-        counts += _jsonl.key_counts(found.piece.text)
+        counts += _jsonl.counted_keys(found)
     if texts is not None:
         gathered.metadata["block_ids"] = f"{len(texts)} texts numbered by first appearance"
     _sessions(gathered, source.label, chats, parents)

@@ -147,7 +147,7 @@ class _Optional:
 
     def add(self, found: Rows) -> None:
         """The optional keys of the rows added last."""
-        counts = _jsonl.key_counts(found.piece.text)
+        counts = _jsonl.counted_keys(found)
         self.counts += counts
         if "session_id" in counts:
             self._sessions(found)

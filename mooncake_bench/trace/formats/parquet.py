@@ -3,8 +3,8 @@
 Any integer type will do for tokens; arrivals are integers, floats (``--timestamp-unit``, ms unless told) or timestamps
 of any resolution, which are read exactly. Block ids are lists of integers or of texts (numbered by first appearance),
 or texts with ids separated by spaces or semicolons. Only a session or a delay may be null. Without a block column each
-block gets an id of its own. Other columns are not read. A file that this tool wrote also has the trace's name, notices
-and metadata. The licence is that of whoever made the file.
+block gets an id of its own. Other columns are ignored, with a notice. A file that this tool wrote also has the trace's
+name, notices and metadata. The licence is that of whoever made the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace.formats._jsonl import shown
-from mooncake_bench.trace.formats._mapping import EXPECTED, lacking, names_in
+from mooncake_bench.trace.formats._mapping import EXPECTED, lacking, names_in, unread_blocks
 from mooncake_bench.trace.formats._plain import Plain, request_ids
 from mooncake_bench.trace.model import DEFAULT_BLOCK_TOKENS, NO_SESSION
 from mooncake_bench.trace.units import DATES
@@ -48,7 +48,7 @@ def read(source: Source) -> RawColumns:
     if source.path is None:
         raise TraceError(f"{source.label}: a parquet file inside another, or in a pipe; expand it to a file of its own")
     try:
-        with parquet.ParquetFile(source.path, memory_map=True) as file:
+        with parquet.ParquetFile(source.path, memory_map=True, page_checksum_verification=True) as file:
             return _read(source, file)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -73,11 +73,23 @@ def _read(source: Source, file: Any) -> RawColumns:
         DEFAULT_BLOCK_TOKENS if own is None else own.block_tokens,
         has_lines=False,
     )
-    reader = _Reader(source.label, names, plain, own)
+    plain.gathered.notices += _ignored(source.label, schema.names, names)
+    reader = _Reader(source.label, names, plain, own, not source.reading.columns)
     for batch in file.iter_batches(BATCH_ROWS, columns=list(names.values())):
         if batch.num_rows:
             reader.add(batch)
     return reader.columns()
+
+
+def _ignored(label: str, present: list[str], names: dict[str, str]) -> list[str]:
+    """The notices on columns that are not read."""
+    others = [name for name in present if name not in names.values()]
+    if not others:
+        return []
+    more = f" and {len(others) - 8} more" if len(others) > 8 else ""
+    listed = ", ".join(map(shown, others[:8]))
+    notice = f"{label}: ignored columns that mean nothing here: {listed}{more}"
+    return [notice, *unread_blocks(label, others, names)]
 
 
 def _own_facts(source: Source, schema: pa.Schema) -> Any:
@@ -116,8 +128,10 @@ def _check_type(label: str, key: str, name: str, kind: pa.DataType) -> None:
 class _Reader:
     """Batches of a parquet file to rows of a trace."""
 
-    def __init__(self, label: str, names: dict[str, str], plain: Plain, own: Any) -> None:
+    def __init__(self, label: str, names: dict[str, str], plain: Plain, own: Any, whole: bool) -> None:
+        """``own``: what this tool wrote beside the columns; ``whole``: each column is read as what it is."""
         self.label, self.names, self.plain, self.own = label, names, plain, own
+        self.whole = whole
         self.row = 0
 
     def columns(self) -> RawColumns:
@@ -127,8 +141,10 @@ class _Reader:
         return raw
 
     def _restored(self, trace: Trace) -> Trace:
-        restored: Trace = self.own.onto(trace)
-        return replace(restored, name=self.own.name)
+        restored: Trace = replace(self.own.onto(trace), name=self.own.name)
+        if self.whole and trace.metadata["timestamp_unit"] == "ms" and trace.block_tokens == self.own.block_tokens:
+            self.own.check_content(restored, self.label)
+        return restored
 
     def error(self, row: int, key: str, found: object) -> TraceError:
         where = f"{self.label}, row {self.row + row} (the first is 0), field {self.names[key]!r}"
@@ -144,9 +160,7 @@ class _Reader:
             blocks=self._blocks(columns["blocks"]) if "blocks" in columns else None,
             session=self._sessions(columns["session"]) if "session" in columns else None,
             priority=self._integers("priority", columns["priority"]) if "priority" in columns else None,
-            ids=request_ids(columns["id"].to_pylist(), lambda row, text: self.error(row, "id", "nothing"))
-            if "id" in columns
-            else None,
+            ids=self._ids(columns["id"]) if "id" in columns else None,
             delay=self._delays(columns["delay"]) if "delay" in columns else None,
         )
         self.row += batch.num_rows
@@ -175,6 +189,11 @@ class _Reader:
         if pa.types.is_integer(column.type):
             return self._integers("arrival", column)
         return self._full("arrival", column).cast(pa.float64()).to_numpy()
+
+    def _ids(self, column: Any) -> list[str]:
+        if self.own is not None and not column.null_count:  # as they were, blanks and all
+            return [str(value) for value in column.to_pylist()]
+        return request_ids(column.to_pylist(), lambda row, text: self.error(row, "id", "nothing"))
 
     def _delays(self, column: Any) -> Any:
         import pyarrow as pa

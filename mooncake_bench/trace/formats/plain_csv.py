@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.trace.formats import _csv
 from mooncake_bench.trace.formats._csv import Column, Part, Table
 from mooncake_bench.trace.formats._jsonl import shown
-from mooncake_bench.trace.formats._mapping import EXPECTED, is_own, lacking, names_in
+from mooncake_bench.trace.formats._mapping import EXPECTED, is_own, lacking, names_in, unread_blocks
 from mooncake_bench.trace.formats._plain import Plain, request_ids
 from mooncake_bench.trace.formats._texts import names_of, numbers_or_nothing
 from mooncake_bench.trace.units import DATES
@@ -56,7 +56,7 @@ def read(source: Source) -> RawColumns:
         if plain is None:
             unit = DATES if table.kind(names["arrival"]) == _csv.DATE else "ms"
             plain = Plain(source, NAME, names, unit)
-            plain.gathered.notices += table.notices
+            plain.gathered.notices += [*table.notices, *unread_blocks(source.label, present, names)]
         _add(plain, part, names)
     return (plain or Plain(source, NAME, names, "ms")).columns()
 

@@ -15,7 +15,7 @@ import msgspec
 
 from mooncake_bench.trace.formats import _csv, _jsonl
 from mooncake_bench.trace.formats._jsonl import Fields, Rows
-from mooncake_bench.trace.formats._mapping import EXPECTED, OWN_NAMES, REQUIRED, names_in
+from mooncake_bench.trace.formats._mapping import EXPECTED, OWN_NAMES, REQUIRED, names_in, unread_blocks
 from mooncake_bench.trace.formats._plain import Plain, request_ids
 from mooncake_bench.trace.units import DATES
 
@@ -63,10 +63,11 @@ def read(source: Source) -> RawColumns:
     fields, decoder = _layout(names, dates, plain.blocks.texts is not None)
     counts: Counter[str] = Counter()
     for found in _jsonl.rows(source, decoder, fields):
-        counts += _jsonl.key_counts(found.piece.text)
+        counts += _jsonl.counted_keys(found)
         _add(plain, found, names, zoned if dates else None)
     raw = plain.columns()
     _jsonl.tell_unknown(raw.notices, source.label, counts, fields)
+    raw.notices += unread_blocks(source.label, counts, names)
     return raw
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mooncake_bench.errors import TraceError
-from mooncake_bench.trace.schema import coarse_grid_ms
+from mooncake_bench.trace.grid import coarse_grid_ms
 from mooncake_bench.trace.synthetic.fitted import (
     CLASS_EDGES,
     CLASSES,
@@ -39,8 +39,8 @@ def specification(trace: Trace) -> Spec:
     """What a trace is like. Raises TraceError for one of so few requests that this would be a copy of it."""
     if len(trace) < LEAST_REQUESTS:
         raise TraceError(
-            f"trace {trace.name!r} has {len(trace)} requests; expected at least {LEAST_REQUESTS}: "
-            "a description of fewer would tell them one by one"
+            f"trace {trace.name!r} has {len(trace)} request{'s' * (len(trace) != 1)}; "
+            f"expected at least {LEAST_REQUESTS}: a description of fewer would tell them one by one"
         )
     found = links(trace) if trace.has_prefix_ids else None
     return Spec(

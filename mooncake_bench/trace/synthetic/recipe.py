@@ -106,6 +106,7 @@ class _Maker:
         if self.requests is None and recipe.duration_ms is None:
             self.requests = min(DEFAULT_REQUESTS, recipe.arrivals.limit or DEFAULT_REQUESTS)
         self.notices: list[str] = []
+        self.cut: str | None = None  # how many sessions begin before the trace or go on after it
 
     def columns(self) -> RawColumns:
         """Everything that a reader would have found in a file."""
@@ -139,6 +140,7 @@ class _Maker:
 
     def _facts(self) -> dict[str, str]:
         facts = {"source": f"synthetic: mooncake-bench traces synth, version {VERSION}", "seed": str(self.seed)}
+        facts |= {"sessions_cut": self.cut} if self.cut else {}
         return facts | ({"about": self.recipe.about} if self.recipe.about else {})
 
     def _too_few(self, count: int) -> SetupError:
@@ -202,10 +204,20 @@ class _Maker:
             return None
         order = inside[np.argsort(turns.arrival_ms[inside], kind="stable")][: self.requests]
         kept = turns.take(order)
+        self._count_cut(turns, kept)
         if kept.delay_ms is not None:  # the answer before the first turn of the window is not in the trace
             assert kept.conversation is not None
             kept.delay_ms[np.unique(kept.conversation, return_index=True)[1]] = np.nan
         return kept
+
+    def _count_cut(self, turns: _Turns, kept: _Turns) -> None:
+        """Remembers how many sessions of the trace have turns before or after it, too."""
+        assert turns.conversation is not None
+        assert kept.conversation is not None
+        drawn = np.bincount(turns.conversation)
+        inside = np.bincount(kept.conversation, minlength=len(drawn))
+        cut = int(((inside > 0) & (inside < drawn)).sum())
+        self.cut = f"{cut:,} of {int((inside > 0).sum()):,}"
 
     def _single(self, starts: Floats) -> _Turns:
         own, answers = self._lengths(len(starts), None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mooncake_bench import outfile
 from mooncake_bench.errors import TraceError
 from mooncake_bench.trace.schema import MAX_SPAN_MS, MAX_TOKENS
 from mooncake_bench.trace.synthetic.fitted import (
@@ -36,26 +37,16 @@ HEADER = """\
 
 def check_target(path: str | Path, force: bool = False) -> None:
     """Raises TraceError where :func:`write` would refuse a path for certain."""
-    target = Path(path)
-    if target.suffix != ".toml":
+    if Path(path).suffix != ".toml":
         raise TraceError(f"{str(path)!r}: expected a name that ends in .toml")
-    if target.is_dir() or not target.parent.is_dir():
-        raise TraceError(f"{str(path)!r}: expected the name of a file in a folder that exists")
-    if target.exists() and not force:
-        raise TraceError(f"{str(path)!r} exists; choose another name, or --force to replace it")
+    outfile.check_target(path, force=force, label=repr(str(path)), error=TraceError)
 
 
 def write(spec: Spec, path: str | Path, force: bool = False) -> None:
     """Write a specification; nothing half-written is left. Raises TraceError for a file that cannot be written."""
     check_target(path, force)
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
-    try:
+    with outfile.writing(path, force=force, label=repr(str(path)), error=TraceError) as partial:
         partial.write_text(HEADER + "\n".join(_toml(_plain(spec))) + "\n", encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise TraceError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
 
 
 def read(path: str | Path) -> Spec:

@@ -12,6 +12,7 @@ from mooncake_bench.trace.synthetic.recipe import MOST_REQUESTS, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LEAST_RATE_RPS = 1e-6  # a request in twelve days
 WORDS = ("arrivals", "rate", "requests", "duration", "input", "output", "turn_input", "lengths", "share", "block_size")
 
 
@@ -69,7 +70,7 @@ def _numbers(told: Mapping[str, str]) -> dict[str, Any]:
 
 def rate_rps(text: str) -> float:
     """A rate in requests/s. Raises SetupError for a bad one."""
-    return spelling.number(text, "--rate", 0, 1e6, above=True)
+    return spelling.number(text, "--rate", LEAST_RATE_RPS, 1e6)
 
 
 def duration_ms(text: str) -> float:
