@@ -302,7 +302,7 @@ def test_any_text_is_understood_or_refused_in_one_line(kind: str, rest: str) -> 
         ({"requests": "5", "duration": "1h"}, "--requests and --duration: give one"),
         ({"turn_input": "5"}, "no later turns without --share sessions"),
         ({"lengths": "conversation-like", "input": "5"}, "--lengths gives input and output together"),
-        ({"rate": "0"}, "--rate: expected a number above 0"),
+        ({"rate": "0"}, "--rate: expected a number from 1e-06"),
         ({"requests": "0"}, "--requests: expected a number from 1"),
         ({"requests": "1.5"}, "--requests: expected a whole number"),
         ({"duration": "0"}, "--duration: expected a time above 0"),
