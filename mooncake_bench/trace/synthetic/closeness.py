@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 CAPACITIES = (1_000, 5_859, 30_000)  # FAST'25 Fig 9: of 512-token blocks
 SMALL_SHARES = (0.01, 0.05, 0.2)  # of the original's blocks, where it has fewer than the largest capacity
-NO_IDS = "the source has no prefix ids"
 
 
 def rows(original: Trace, copy: Trace) -> list[dict[str, Any]]:
