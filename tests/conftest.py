@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 import pytest
@@ -31,8 +30,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     alone = worker or named or marked or option.capture == "no" or option.usepdb or option.update_golden
     if not alone and getattr(option, "numprocesses", 0) is None:  # pytest-xdist is there, and -n was not given
         option.numprocesses, option.dist = "auto", "worksteal"  # neighbours, which share fixtures, stay together
-        option.benchmark_disable = True
-        warnings.filterwarnings("ignore", message="Benchmarks are automatically disabled")  # nothing is measured here
+    if worker or getattr(option, "dist", "no") != "no":
+        option.benchmark_disable = True  # else pytest-benchmark warns that nothing can be measured so
 
 
 @pytest.fixture(scope="session")
