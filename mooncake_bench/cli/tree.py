@@ -10,7 +10,12 @@ from typer.core import TyperGroup
 from mooncake_bench import __version__
 from mooncake_bench.cli import (
     cache,
+    calibrate,
+    calibrate_fit,
+    calibrate_live,
+    calibrate_validate,
     compare,
+    hardware,
     metrics,
     policies,
     replay,
@@ -51,12 +56,17 @@ def build_app() -> typer.Typer:
     _add(app, replay.COMMANDS)
     for top in (compare, cache, reproduce):
         _add(app, top.COMMANDS)
-    for name, module in (("policies", policies), ("traces", traces), ("metrics", metrics)):
+    for name, module, rooms in (
+        ("policies", policies, (policies,)),
+        ("traces", traces, (traces, traces_edit, traces_make, traces_fetch)),
+        ("calibrate", calibrate, (calibrate_fit, calibrate_live, calibrate_validate)),
+        ("hardware", hardware, (hardware,)),
+        ("metrics", metrics, (metrics,)),
+    ):
         group = _group(module.HELP, *module.EXAMPLES)
         group.callback(invoke_without_command=True)(_help_without_command)
-        _add(group, module.COMMANDS)
-        for more in (traces_edit, traces_make, traces_fetch) if module is traces else ():
-            _add(group, more.COMMANDS)
+        for each in rooms:
+            _add(group, each.COMMANDS)
         app.add_typer(group, name=name)
     return app
 

@@ -2,8 +2,12 @@
 
 With n computed tokens, p cached ones, S = n p + n^2/2, a batch of B sequences and T context tokens in all:
 
-(E1) prefill   E(n, S) = sqrt(m^2 + (b n)^2) + o + c S            a floor that turns into a slope, and attention
-(E2) decode    f(B) + c_d T,  f(B) = (m^4 + (k B)^4)^(1/4) + e B  a weight-read floor that turns into a slope, KV reads
+(E1) prefill   E(n, S) = sqrt(m^2 + (b n)^2) + o + c S + h n^2 / (n^2 + w^2)
+                         a floor that turns into a slope, attention, and what comes once a batch is large (all-reduce
+                         leaving its one-shot kernel, matrix products filling one more wave of tiles); h may be 0
+(E2) decode    f(B) + c_d T,  f(B) = (m^4 + (k B)^4)^(1/4) + e B + g sqrt(B)
+                         a weight-read floor that turns into a slope, experts woken by more sequences (MoE; g is 0
+                         for a dense model), KV reads
 (E3) engine    + o_pre a prefill, + o_dec a decode step           CPU launch and sampling: of the engine, not the GPU
 (E4) transfer  bytes / bandwidth                                  the start-up latency is 0
 
@@ -46,6 +50,12 @@ class Coefficients:
     """e of E2 [ms per sequence]."""
     decode_token_ms: float
     """c_d of E2: reading the KVCache [ms per context token]."""
+    prefill_late_ms: float = 0.0
+    """h of E1: what a large prefill pays once, on top."""
+    prefill_late_tokens: float = 1.0
+    """w of E1 [tokens]: where half of it is paid."""
+    decode_root_ms: float = 0.0
+    """g of E2 [ms per square root of a sequence]: the experts that a batch wakes."""
 
 
 @dataclass(frozen=True)
@@ -93,33 +103,36 @@ class AnalyticCost(CostModel):
     def _set_prefill(self) -> None:
         """Squares and sums that never change, as tuples for the scalar form and as columns for the array form."""
         extra = self.overhead.prefill_ms
-        self._prefill = [
+        self._prefill: list[tuple[float, ...]] = [
             (c.prefill_floor_ms * c.prefill_floor_ms, c.prefill_token_ms * c.prefill_token_ms,
-             c.prefill_constant_ms + extra, c.prefill_token2_ms)
+             c.prefill_constant_ms + extra, c.prefill_token2_ms,
+             c.prefill_late_ms, c.prefill_late_tokens * c.prefill_late_tokens)
             for c in self.coefficients
         ]  # fmt: skip
-        self._m2, _, self._o, c = _columns(self._prefill)
+        self._m2, _, self._o, c, self._h, self._w2 = _columns(self._prefill)
         self._half_c = c * 0.5
         self._b = np.array([c.prefill_token_ms for c in self.coefficients])
+        self._late = bool(self._h.any())
 
     def _set_decode(self) -> None:
         extra = self.overhead.decode_ms
-        self._decode = [
-            (_fourth_power(c.decode_floor_ms), c.decode_roof_ms, c.decode_sequence_ms, extra)
+        self._decode: list[tuple[float, ...]] = [
+            (_fourth_power(c.decode_floor_ms), c.decode_roof_ms, c.decode_sequence_ms, extra, c.decode_root_ms)
             for c in self.coefficients
         ]  # fmt: skip
         # The clock counts whole picoseconds a token, so the array form prices a token the same.
         self._token_ps = [to_ps(c.decode_token_ms) for c in self.coefficients]
-        self._m4, self._k, self._e, self._o_dec = _columns(self._decode)
+        self._m4, self._k, self._e, self._o_dec, self._g = _columns(self._decode)
+        self._rooted = bool(self._g.any())
         self._c_d = np.array(self._token_ps, dtype=np.float64) / PS_PER_MS
         shared: dict[tuple[float, ...], dict[int, int]] = {}  # equal instances share one memo
         self._memo = [shared.setdefault(key, {}) for key in self._decode]
 
     def prefill_ps(self, instance: int, computed: int, prefix: int) -> int:
         """E of E1 + o_pre [ps]; ``prefix`` cached tokens are attended to, not computed."""
-        m2, b2, o, c = self._prefill[instance]
+        m2, b2, o, c, h, w2 = self._prefill[instance]
         n2 = float(computed * computed)
-        return round((sqrt(m2 + b2 * n2) + o + c * (computed * prefix + 0.5 * n2)) * 1e9)
+        return round((sqrt(m2 + b2 * n2) + o + c * (computed * prefix + 0.5 * n2) + h * n2 / (n2 + w2)) * 1e9)
 
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) E of E1 + o_pre [ms]."""
@@ -131,6 +144,9 @@ class AnalyticCost(CostModel):
         attention *= computed + (prefix + prefix)
         time += attention
         time += self._o
+        if self._late:
+            n2 = np.square(computed, dtype=np.float64)
+            time += self._h * n2 / (n2 + self._w2)
         return time
 
     def decode_ps(self, instance: int, batch: int) -> int:
@@ -138,8 +154,9 @@ class AnalyticCost(CostModel):
         memo = self._memo[instance]
         known = memo.get(batch)
         if known is None:
-            m4, k, e, o = self._decode[instance]
-            known = memo[batch] = to_ps(sqrt(sqrt(m4 + _fourth_power(k * batch))) + e * batch + o)
+            m4, k, e, o, g = self._decode[instance]
+            roof = sqrt(sqrt(m4 + _fourth_power(k * batch)))
+            known = memo[batch] = to_ps(roof + e * batch + o + g * sqrt(batch))
         return known
 
     def token_ps(self, instance: int) -> int:
@@ -157,6 +174,8 @@ class AnalyticCost(CostModel):
         time += batch * self._e
         time += tokens * self._c_d
         time += self._o_dec
+        if self._rooted:
+            time += self._g * np.sqrt(batch)
         return time
 
 
@@ -165,5 +184,5 @@ def _fourth_power(x: float) -> float:
     return square * square
 
 
-def _columns(rows: list[tuple[float, float, float, float]]) -> tuple[FloatColumn, ...]:
+def _columns(rows: list[tuple[float, ...]]) -> tuple[FloatColumn, ...]:
     return tuple(np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))

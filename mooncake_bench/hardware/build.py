@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
     from mooncake_bench.hardware.presets import Engine, Model, Node, NodeCosts
 
-FORMULAS_VERSION = "1"
+FORMULAS_VERSION = "2"
 """Raise it when E1 to E4 change; the rest of a cost model's version is a hash of its numbers."""
 MOST_VRAM_TOKENS = 10**15
 NIC_GBYTES_PER_S = (1e-3, 1e9)
 """The network speeds that a replay's clock can hold: beyond them a transfer takes no time, or years."""
-_STATUS_WORDS = {"measured": "measured", "derived": "derived, not measured", "assumed": "assumed, not measured"}
+_STATUS_WORDS = {
+    "measured": "measured",
+    "derived": "derived, not measured",
+    "predicted": "predicted, not measured",
+    "assumed": "assumed, not measured",
+}
 
 
 def build_cost(

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 Preset = TypeVar("Preset")
 
 _FOLDER = Path(__file__).resolve().parent / "presets"
-STATUSES = ("measured", "derived", "assumed")
-"""measured: fitted to measurements of that very hardware; derived: computed from others'; assumed: neither."""
+STATUSES = ("measured", "derived", "predicted", "assumed")
+"""measured: fitted to measurements of that very hardware; derived: computed from others'; predicted: from the model's
+dimensions and a datasheet (E5); assumed: none of these."""
 NIC_STATUSES = (*STATUSES, "line rate, not measured")
 
 
@@ -42,6 +43,20 @@ class Model:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """How far a fit is off on rows that it did not see, relative [%], and on how many rows it stands."""
+
+    rows: int
+    median: float
+    """Mean over random halves of the rows; so are p90 and worst."""
+    p90: float
+    worst: float
+    left_out_median: float
+    """Each configuration (a prompt length, a batch size, a model…) predicted without its own rows."""
+    left_out_p90: float
+
+
+@dataclass(frozen=True)
 class NodeCosts:
     """What one model costs on one node, without engine overhead."""
 
@@ -52,6 +67,8 @@ class NodeCosts:
     """``error`` in so many words as fit the head of a report."""
     vram_tokens: int
     coefficients: Coefficients
+    prefill_heldout: HeldOut | None = None
+    decode_heldout: HeldOut | None = None
 
 
 @dataclass(frozen=True)
@@ -176,9 +193,21 @@ def _node_costs(table: Table) -> NodeCosts:
         short=table.text("short", default=error),
         vram_tokens=table.whole("vram_tokens"),
         coefficients=_coefficients(table.table("prefill"), table.table("decode")),
+        prefill_heldout=_heldout(table, "prefill_heldout"),
+        decode_heldout=_heldout(table, "decode_heldout"),
     )
     table.done()
     return costs
+
+
+def _heldout(costs: Table, key: str) -> HeldOut | None:
+    if not costs.has(key):
+        return None
+    table = costs.table(key)
+    errors = (table.number(name, least=0) for name in ("median", "p90", "worst", "left_out_median", "left_out_p90"))
+    heldout = HeldOut(table.whole("rows"), *errors)
+    table.done()
+    return heldout
 
 
 def _coefficients(prefill: Table, decode: Table) -> Coefficients:
@@ -191,6 +220,9 @@ def _coefficients(prefill: Table, decode: Table) -> Coefficients:
         decode_roof_ms=decode.number("roof_ms", least=0),
         decode_sequence_ms=decode.number("sequence_ms", least=0),
         decode_token_ms=decode.number("token_ms", least=1e-9),  # the clock's unit: less would round to nothing
+        prefill_late_ms=prefill.number("late_ms", least=0, default=0.0),
+        prefill_late_tokens=prefill.number("late_tokens", above=0, default=1.0),
+        decode_root_ms=decode.number("root_ms", least=0, default=0.0),
     )
     prefill.done()
     decode.done()

@@ -34,9 +34,18 @@ class Table:
         self._where = where
         self._asked: set[str] = set()
 
-    def number(self, key: str, *, above: float = -math.inf, least: float = -math.inf) -> float:
-        """A finite number above ``above`` and not below ``least``."""
+    def has(self, key: str) -> bool:
+        """Whether an optional key is there."""
+        self._asked.add(key)
+        return key in self._data
+
+    def number(
+        self, key: str, *, above: float = -math.inf, least: float = -math.inf, default: float | None = None
+    ) -> float:
+        """A finite number above ``above`` and not below ``least``; ``default`` makes the key optional."""
         expected = "a number" + _bounds(above, least)
+        if default is not None and not self.has(key):
+            return default
         value = self._get(key, expected)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, value, expected)
