@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mooncake_bench.cli.options import Example
+from mooncake_bench.cli.options import Example
 
 HELP = "Fit the cost model to measurements, make them here, and see how far off it is."
-EXAMPLES: list[Example] = []
+EXAMPLES = (
+    Example("calibrate fit --example rows.csv", "what a table looks like, filled with a preset's predictions"),
+    Example("calibrate fit rows.csv -o mine.toml --status derived", "a node's preset from a table, for --node"),
+    Example("calibrate validate F25-EQ2 HELDOUT", "predictions against measurements; --measurements DIR runs all"),
+)
