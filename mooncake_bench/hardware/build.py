@@ -41,10 +41,10 @@ def build_cost(
     ``vram_tokens`` [tokens] and ``nic_gbytes_per_s`` [1e9 bytes/s, each way] replace every node's own number.
     Raises SetupError on an unknown or faulty preset, and on a node that has no coefficients for the model.
     """
-    _check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
+    check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
     the_model, the_engine = load_model(model), load_engine(engine)
     nodes = {name: load_node(name) for name in dict.fromkeys(instance_nodes)}
-    costs = {name: _costs_on(node, the_model) for name, node in nodes.items()}
+    costs = {name: costs_on(node, the_model) for name, node in nodes.items()}
     for name in nodes:
         _check_positive(name, costs[name], the_engine)
     vram = [vram_tokens or costs[name].vram_tokens for name in instance_nodes]
@@ -64,7 +64,8 @@ def build_cost(
     )
 
 
-def _check_settings(instance_nodes: Sequence[str], vram_tokens: int | None, nic_gbytes_per_s: float | None) -> None:
+def check_settings(instance_nodes: Sequence[str], vram_tokens: int | None, nic_gbytes_per_s: float | None) -> None:
+    """Raises SetupError for no instance, and for an amount of KVCache or a network that a replay cannot hold."""
     if not instance_nodes:
         raise SetupError("the cluster has no instance: expected at least one node")
     if vram_tokens is not None and not 0 < vram_tokens <= MOST_VRAM_TOKENS:
@@ -75,15 +76,27 @@ def _check_settings(instance_nodes: Sequence[str], vram_tokens: int | None, nic_
         raise SetupError(f"nic_gbytes_per_s is {nic_gbytes_per_s:g}: expected {expected}")
 
 
-def _costs_on(node: Node, model: Model) -> NodeCosts:
+def costs_on(node: Node, model: Model) -> NodeCosts:
+    """Those of the node's own table, else predicted from the model's dimensions and the GPU's datasheet."""
     if model.costs_of in node.costs:
         return node.costs[model.costs_of]
+    if node.gpu and model.shape:
+        from mooncake_bench.hardware.predict import predicted_costs
+
+        return predicted_costs(model.shape, node.gpu, node.gpus)
+    lacking = "gives no dimensions (a table [shape])" if node.gpu else "the node names no datasheet (gpu = ...)"
     raise SetupError(
         f"node {node.name!r} has no cost coefficients for model {model.costs_of!r}"
         f"{nearest(model.costs_of, node.costs)}; "
-        f"it has: {', '.join(node.costs) or 'none'}; add a table [costs.{model.costs_of}] to a node file of yours, "
-        "or set costs_of in the model's file"
+        f"it has: {', '.join(node.costs) or 'none'}; none can be predicted: "
+        f"{'the model ' if node.gpu else ''}{lacking}; "
+        f"add a table [costs.{model.costs_of}] to a node file of yours, or set costs_of in the model's file"
     )
+
+
+def _whose(node: Node, model: Model) -> str:
+    """The model whose costs these are: predicted ones are always the model's own."""
+    return model.costs_of if model.costs_of in node.costs else model.name.removesuffix(".toml")
 
 
 def _check_positive(node: str, costs: NodeCosts, engine: Engine) -> None:
@@ -116,8 +129,12 @@ def _error_sentence(
     nic_gbytes_per_s: float | None,
 ) -> str:
     """Status and error of everything the costs are made of, as one sentence."""
-    parts = [f"{model.costs_of} on {nodes[name].name} is {cost.status}: {cost.error}" for name, cost in costs.items()]
-    if model.error:
+    parts = [
+        f"{_whose(nodes[name], model)} on {nodes[name].name} is {cost.status}: {cost.error}"
+        for name, cost in costs.items()
+    ]
+    own = model.costs_of == model.name.removesuffix(".toml")
+    if model.error and (own or any(model.costs_of in node.costs for node in nodes.values())):
         parts.append(f"{model.name}: {model.error}")
     parts.append(f"engine {engine.name} is {engine.status}: {engine.error}")
     strangers = [node.name for node in nodes.values() if engine.fitted_on and node.name not in engine.fitted_on]
@@ -132,15 +149,18 @@ def _error_sentence(
 
 def _error_short(model: Model, engine: Engine, nodes: dict[str, Node], costs: dict[str, NodeCosts]) -> str:
     """What matters most of :func:`_error_sentence`: of whole steps where the engine was fitted, else of kernels."""
-    if all(node.name in engine.fitted_on for node in nodes.values()):
+    predicted = any(cost.status == "predicted" for cost in costs.values())
+    other = predicted and not engine.name.endswith(".toml")  # bundled engines were fitted with a model that has costs
+    if not other and all(node.name in engine.fitted_on for node in nodes.values()):
         status = max(engine.status, *(cost.status for cost in costs.values()), key=STATUSES.index)
         parts = [f"{_STATUS_WORDS[status]}: {engine.short}"]
     else:
         names = {name: f"{node.name} " if len(nodes) > 1 else "" for name, node in nodes.items()}
         parts = [f"{names[name]}{_STATUS_WORDS[cost.status]}: {cost.short}" for name, cost in costs.items()]
         strangers = [node.name for node in nodes.values() if node.name not in engine.fitted_on]
-        fitted = f"engine fitted on {', '.join(engine.fitted_on)}, not on {', '.join(strangers)}"
+        not_on = f", not on {', '.join(strangers)}" if strangers else " with another model"
+        fitted = f"engine fitted on {', '.join(engine.fitted_on)}{not_on}"
         parts.append(fitted if engine.fitted_on else engine.short)
-    if model.costs_of != model.name.removesuffix(".toml"):
+    if any(_whose(node, model) != model.name.removesuffix(".toml") for node in nodes.values()):
         parts.append(f"costs of {model.costs_of}")
     return "; ".join(parts)

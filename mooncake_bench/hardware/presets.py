@@ -6,17 +6,21 @@ top level; a model is then known to nodes by the file's stem. Every number has i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_bench.errors import SetupError, nearest
 from mooncake_bench.hardware.analytic import Coefficients, EngineOverhead
+from mooncake_bench.hardware.architecture_config import read_config, read_shape
+from mooncake_bench.hardware.datasheets import gpu_names
 from mooncake_bench.hardware.tables import Table, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mooncake_bench.hardware.architecture import Architecture
 
 Preset = TypeVar("Preset")
 
@@ -39,7 +43,9 @@ class Model:
     costs_of: str
     """The model whose coefficients a node must hold; the model itself unless told."""
     error: str
-    """What using them costs in accuracy; empty when they are its own."""
+    """What using them costs in accuracy, and what its own file left open; empty when neither."""
+    shape: Architecture | None = None
+    """Its dimensions, from which costs can be predicted where none were fitted."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ class Node:
     nic_status: str
     nic_source: str
     costs: dict[str, NodeCosts]
+    gpu: str = ""
+    """The GPU's datasheet, from which other models' costs can be predicted; empty where there is none."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +127,8 @@ def engine_names() -> list[str]:
 
 
 def load_model(name: str) -> Model:
-    """A model by its name or its .toml file. Raises SetupError when it is unknown or faulty."""
-    return _load("model", name, _model)
+    """A model by its name, its .toml file or its own config.json. Raises SetupError when it is unknown or faulty."""
+    return _model_of_config(Path(name)) if name.endswith(".json") else _load("model", name, _model)
 
 
 def load_node(name: str) -> Node:
@@ -135,7 +143,9 @@ def load_engine(name: str) -> Engine:
 
 @cache
 def _bundled(kind: str) -> dict[str, Any]:
-    return read_toml(_FOLDER / f"{kind}.toml")
+    """All presets of a kind: of ``KIND.toml`` first, then of ``KIND_*.toml``."""
+    files = [_FOLDER / f"{kind}.toml", *sorted(_FOLDER.glob(f"{kind}_*.toml"))]
+    return {name: table for file in files for name, table in read_toml(file).items()}
 
 
 def _load(kind: str, name: str, parse: Callable[[str, Table], Preset]) -> Preset:
@@ -159,18 +169,52 @@ def _load(kind: str, name: str, parse: Callable[[str, Table], Preset]) -> Preset
 def _model(name: str, table: Table) -> Model:
     own = name.removesuffix(".toml")
     costs_of = table.text("costs_of", default=own)
+    shape = read_shape(own, table.table("shape")) if table.has("shape") else None
+    kv_bytes = shape.whole_kv_bytes_per_token if shape else None
     return Model(
         name=name,
         description=table.text("description"),
         source=table.text("source"),
-        layers=table.whole("layers"),
-        kv_bytes_per_token=table.whole("kv_bytes_per_token"),
+        layers=_whole_or(table, "layers", shape.layers if shape else None),
+        kv_bytes_per_token=_whole_or(table, "kv_bytes_per_token", kv_bytes),
         costs_of=costs_of,
         error=table.text("error") if costs_of != own else table.text("error", default=""),
+        shape=shape,
+    )
+
+
+def _whole_or(table: Table, key: str, from_shape: int | None) -> int:
+    """What the model's dimensions say, which the table may repeat but not contradict; without them, the table's."""
+    if from_shape is None:
+        return table.whole(key)
+    if table.has(key) and table.whole(key) != from_shape:
+        raise table.wrong(key, table.whole(key), f"{from_shape}, as the shape says, or no such key")
+    return from_shape
+
+
+def _model_of_config(path: Path) -> Model:
+    """A model by its config.json; it costs what a bundled model of the same dimensions costs, where there is one."""
+    shape = read_config(path)
+    twins = (name for name in model_names() if load_model(name).shape == replace(shape, name=name))
+    twin = next(twins, None)
+    return Model(
+        name=shape.name,
+        description=f"{shape.parameters / 1e9:.3g} billion parameters, {shape.weight_bytes:g} bytes each",
+        source=str(path),
+        layers=shape.layers,
+        kv_bytes_per_token=shape.whole_kv_bytes_per_token,
+        costs_of=load_model(twin).costs_of if twin else shape.name,
+        error=", ".join(([f"its dimensions are those of {twin}"] if twin else []) + list(shape.notes)),
+        shape=shape,
     )
 
 
 def _node(name: str, table: Table) -> Node:
+    gpu = table.text("gpu", default=name if name in gpu_names() else "")
+    if gpu and not gpu.endswith(".toml") and gpu not in gpu_names():
+        known = f"one of {', '.join(gpu_names())}, or a .toml file of yours"
+        raise table.wrong("gpu", gpu, known)
+    costs = table.table("costs").tables() if table.has("costs") or not gpu else {}
     return Node(
         name=name,
         description=table.text("description"),
@@ -180,7 +224,8 @@ def _node(name: str, table: Table) -> Node:
         nic_gbytes_per_s=table.number("nic_gbytes_per_s", above=0),
         nic_status=table.text("nic_status", one_of=NIC_STATUSES),
         nic_source=table.text("nic_source"),
-        costs={model: _node_costs(entry) for model, entry in table.table("costs").tables().items()},
+        costs={model: _node_costs(entry) for model, entry in costs.items()},
+        gpu=gpu,
     )
 
 

@@ -48,27 +48,42 @@ class Table:
             return default
         value = self._get(key, expected)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, value, expected)
+            raise self.wrong(key, value, expected)
         if not (math.isfinite(value) and value > above and value >= least):
-            raise self._wrong(key, value, expected)
+            raise self.wrong(key, value, expected)
         return float(value)
 
-    def whole(self, key: str) -> int:
-        """A whole number above 0."""
-        expected = "a whole number above 0"
+    def whole(self, key: str, *, least: int = 1) -> int:
+        """A whole number not below ``least``."""
+        expected = "a whole number above 0" if least == 1 else f"a whole number of at least {least}"
         value = self._get(key, expected)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise self._wrong(key, value, expected)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.wrong(key, value, expected)
+        return value
+
+    def whole_list(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers from 0, which may be empty."""
+        expected = "a list of whole numbers"
+        value = self._get(key, expected)
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise self.wrong(key, value, expected)
+        return tuple(value)
+
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        value = self._get(key, "true or false")
+        if not isinstance(value, bool):
+            raise self.wrong(key, value, "true or false")
         return value
 
     def text(self, key: str, *, one_of: tuple[str, ...] = (), default: str | None = None) -> str:
         """A text that is not empty, one of ``one_of`` if given; ``default`` makes the key optional."""
         expected = f"one of {', '.join(map(repr, one_of))}" if one_of else "a text"
-        if default is not None and key not in self._data:
+        if default is not None and not self.has(key):
             return default
         value = self._get(key, expected)
         if not isinstance(value, str) or not value.strip() or (one_of and value not in one_of):
-            raise self._wrong(key, value, expected)
+            raise self.wrong(key, value, expected)
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -76,7 +91,7 @@ class Table:
         expected = "a list of texts"
         value = self._get(key, expected)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self._wrong(key, value, expected)
+            raise self.wrong(key, value, expected)
         return tuple(value)
 
     def table(self, key: str) -> Table:
@@ -84,7 +99,7 @@ class Table:
         expected = f"a table [{self._dotted(key)}]"
         value = self._get(key, expected)
         if not isinstance(value, dict):
-            raise self._wrong(key, value, expected)
+            raise self.wrong(key, value, expected)
         return Table(value, self._file, self._dotted(key))
 
     def tables(self) -> dict[str, Table]:
@@ -100,6 +115,10 @@ class Table:
                     f"{self._file}: unknown key {self._dotted(key)!r}{nearest(key, self._asked)}; expected: {known}"
                 )
 
+    def wrong(self, key: str, value: object, expected: str) -> SetupError:
+        """The error that ``key`` is ``value``; for what a caller finds out itself, too."""
+        return SetupError(f"{self._file}: key {self._dotted(key)!r} is {value!r}: expected {expected}")
+
     def _get(self, key: str, expected: str) -> object:
         self._asked.add(key)
         if key not in self._data:
@@ -108,9 +127,6 @@ class Table:
 
     def _dotted(self, key: str) -> str:
         return f"{self._where}.{key}" if self._where else key
-
-    def _wrong(self, key: str, value: object, expected: str) -> SetupError:
-        return SetupError(f"{self._file}: key {self._dotted(key)!r} is {value!r}: expected {expected}")
 
 
 def _bounds(above: float, least: float) -> str:
