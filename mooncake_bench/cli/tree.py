@@ -13,6 +13,7 @@ from mooncake_bench.cli import (
     calibrate,
     calibrate_fit,
     calibrate_live,
+    calibrate_transfer,
     calibrate_validate,
     compare,
     hardware,
@@ -59,7 +60,7 @@ def build_app() -> typer.Typer:
     for name, module, rooms in (
         ("policies", policies, (policies,)),
         ("traces", traces, (traces, traces_edit, traces_make, traces_fetch)),
-        ("calibrate", calibrate, (calibrate_fit, calibrate_live, calibrate_validate)),
+        ("calibrate", calibrate, (calibrate_fit, calibrate_live, calibrate_transfer, calibrate_validate)),
         ("hardware", hardware, (hardware,)),
         ("metrics", metrics, (metrics,)),
     ):

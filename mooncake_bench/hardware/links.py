@@ -12,7 +12,7 @@ from mooncake_bench.errors import SetupError, nearest
 from mooncake_bench.hardware.tables import Table, read_toml
 
 _FILE = Path(__file__).resolve().parent / "presets" / "links.toml"
-KINDS = ("network", "pcie", "nvlink", "ssd", "loopback")
+KINDS = ("network", "pcie", "nvlink", "ssd", "loopback", "copy")
 STATUSES = ("measured", "datasheet")
 """measured: fitted to, or read off, a measurement; datasheet: a line rate or a maker's figure that nobody measured."""
 
