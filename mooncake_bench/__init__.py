@@ -42,7 +42,7 @@ def replay(
     from mooncake_bench.errors import SetupError
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.replay import run
-    from mooncake_bench.sim.setup import READING, Setup
+    from mooncake_bench.sim.setup import LIVE, READING, Setup
     from mooncake_bench.trace import Trace, load
 
     values = {"cluster": cluster, "policy": _spec(policy), **setup_fields(setup)}
@@ -52,6 +52,9 @@ def replay(
         raise SetupError(f"{idle[0]}: no effect on a Trace that is loaded already; give it to load()")
     loaded = trace if isinstance(trace, Trace) else load(trace, **draft.reading)
     chosen = Setup(**resolve_sizes(values, loaded.block_tokens))
+    idle = [name for name in LIVE if name in values and chosen.cost != "live"]
+    if idle:
+        raise SetupError(f"{idle[0]}: no effect without cost='live'; add that, or drop it")
     if chosen.warmup_ms:
         check_warmup(chosen, loaded.select(chosen.max_requests, chosen.start_ms, chosen.end_ms))
     return Run.from_replay(run(loaded, chosen, policy_dirs=[Path(folder) for folder in policy_dirs]))

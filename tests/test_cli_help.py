@@ -82,6 +82,13 @@ BEFORE = {
     "policies check": ["policies new router mine"],
 }
 
+# Their examples run real kernels and transfers: with the tests marked live, where torch is installed.
+NEED_TORCH = ("calibrate live", "calibrate transfer")
+WITH_EXAMPLES = [
+    pytest.param(path, command, id=words(path), marks=[pytest.mark.live] if words(path) in NEED_TORCH else [])
+    for path, command in PAGES
+]
+
 
 def shown_below(path: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]) -> bool:
     """Whether a page further down the tree has the same example, and so runs it."""
@@ -89,7 +96,7 @@ def shown_below(path: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[
     return any(line in example_lines(help_text(page, capsys)) for page in below if line.startswith(words(page[:1])))
 
 
-@pytest.mark.parametrize(("path", "command"), PAGES, ids=lambda item: words(item) if isinstance(item, tuple) else "")
+@pytest.mark.parametrize(("path", "command"), WITH_EXAMPLES)
 def test_the_examples_of_a_page_work_as_printed(
     path: tuple[str, ...],
     command: Any,
@@ -97,6 +104,8 @@ def test_the_examples_of_a_page_work_as_printed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if words(path) in NEED_TORCH:
+        pytest.importorskip("torch", reason="needs torch; pip install '.[live]'")
     lines = [line for line in example_lines(help_text(path, capsys)) if not shown_below(path, line, capsys)]
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MOONCAKE_BENCH_POLICIES", raising=False)

@@ -15,6 +15,7 @@ from fault_tools import TWENTY, Tool, gate, latest, line, written
 from mooncake_bench import replay
 from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.errors import SetupError
+from mooncake_bench.sim.setup import LIVE
 from mooncake_bench.trace import Trace
 
 
@@ -59,7 +60,7 @@ EFFECTS = {  # option: its value, and what else makes it count
     "node": ("h800", []),
     "engine": ("none", []),
     "pool_blocks": ("8", []),
-    "touch_order": ("head-first", ["--pool", "8"]),
+    "touch_order": ("head-first", ["--pool", "7"]),
     "vram_tokens": ("20000", []),
     "nic_gbytes_per_s": ("1", []),
     "tbt_metric": ("max", ["--slo", "tbt:35ms"]),
@@ -93,8 +94,12 @@ def outcome(tool: Tool, *words: str) -> Any:
     return made.requests.to_pylist(), {name: value.value for name, value in made.metrics().items()}
 
 
-@pytest.mark.parametrize("name", [name for name in SETUP_FLAGS if name != "failures"])  # it reads or refuses
+NEEDS_TORCH = {"cost", *LIVE}  # tests/test_live_replay.py
+
+
+@pytest.mark.parametrize("name", [name for name in SETUP_FLAGS if name not in {"failures", *NEEDS_TORCH}])
 def test_every_option_of_the_setup_changes_the_result(tool: Tool, name: str) -> None:
+    """``failures`` reads or refuses; live costs need torch."""
     Path("half.toml").write_text(HALF, encoding="utf-8")
     # prompts of 1,500 tokens: 3 blocks of 512, and 2 of 1,024; seven different prompts, again and again
     rows = [line(40 * i, 1500, 20 + i, i * i % 13 * 10) for i in range(60)]

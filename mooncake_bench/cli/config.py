@@ -16,7 +16,7 @@ from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.cli.scenario import FIRST_RUN
 from mooncake_bench.cli.sizes import SIZES, check_warmup, resolve_sizes
 from mooncake_bench.errors import SetupError, TraceError
-from mooncake_bench.sim.setup import READING, Setup, fields_from, flatten, parse_slo, settings, toml_lines
+from mooncake_bench.sim.setup import LIVE, READING, Setup, fields_from, flatten, parse_slo, settings, toml_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,6 +86,9 @@ def refuse_idle_options(plan: Plan, given: Mapping[str, Any]) -> None:
     cluster = plan.values.get("cluster", Setup().cluster)
     if "node" in plan.asked and all("@" in group for group in str(cluster).split("+")):
         raise SetupError(f"--node: no effect, every group of {cluster!r} names its node; drop one of the two")
+    idle = [name for name in LIVE if name in plan.asked and plan.values.get("cost", Setup().cost) != "live"]
+    if idle:
+        raise SetupError(f"{_flag(idle[0])}: no effect without --cost live; add that, or drop this")
     if given.get("run_dir") and len(plan.policies) > 1:
         raise SetupError(f"--run-dir: holds one run, but {len(plan.policies)} policies are given; use --out DIR")
     if given.get("run_dir") and given.get("out") and not given.get("from_run"):
@@ -115,11 +118,10 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     requests.
     """
     from mooncake_bench import plugins
-    from mooncake_bench.hardware.build import build_cost
+    from mooncake_bench.sim.costs import cost_of
 
     setup = setups[0]
-    nodes = [node for _, node in setup.instances]
-    build_cost(nodes, setup.model, setup.engine, setup.vram_tokens, setup.nic_gbytes_per_s)
+    cost_of(setup)
     policies = [plugins.build(each.policy, given.get("policy_dir") or ()) for each in setups]
     _check_labels(policies)
     _check_folders(given.get("policy_dir") or (), policies)

@@ -13,8 +13,10 @@ import numpy as np
 
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results import advice
+from mooncake_bench.results.headline import cost_line
 from mooncake_bench.results.metrics import LATENCY_NAMES, find
 from mooncake_bench.results.words import counted
+from mooncake_bench.sim.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -149,7 +151,7 @@ def distinct_labels(runs: Sequence[Run]) -> list[str]:
     labels = [run.label for run in runs]
     twins = [i for i, label in enumerate(labels) if labels.count(label) > 1]
     keys = _varying([runs[i].manifest["setup"] for i in twins])
-    settings = {i: ", ".join(f"{key} {_shown(runs[i].manifest['setup'].get(key))}" for key in keys) for i in twins}
+    settings = {i: ", ".join(f"{key} {_shown(_value(runs[i].manifest['setup'], key))}" for key in keys) for i in twins}
     named = [f"{label} ({settings[i]})" if settings.get(i) else label for i, label in enumerate(labels)]
     return [
         f"{label} #{named[: i + 1].count(label)}" if named.count(label) > 1 else label for i, label in enumerate(named)
@@ -159,7 +161,14 @@ def distinct_labels(runs: Sequence[Run]) -> list[str]:
 def _varying(setups: Sequence[Mapping[str, Any]]) -> list[str]:
     if not setups:
         return []
-    return [key for key in setups[0] if key != "policy" and any(setup.get(key) != setups[0][key] for setup in setups)]
+    usual = Setup().to_dict()  # what a run had before there was the setting
+    shared = [key for key in {**setups[0], **usual} if all(key in {*setup, *usual} for setup in setups)]
+    return [key for key in shared if key != "policy" and len({_value(setup, key) for setup in setups}) > 1]
+
+
+def _value(setup: Mapping[str, Any], key: str) -> Any:
+    """A setting of a run, or its default where the run is older than the setting."""
+    return setup[key] if key in setup else Setup().to_dict().get(key)
 
 
 # ---- pairs
@@ -241,6 +250,7 @@ def _notices(
     if partial and len(runs) > 1:
         yield f"{', '.join(partial)}: interrupted, so no ratio is shown against it"
     yield from _other_settings(runs)
+    yield from _other_costs(runs, labels, reference)
     yield from _other_sources(runs, labels)
 
 
@@ -267,10 +277,19 @@ def _other_settings(runs: Sequence[Run]) -> Iterator[str]:
     setups = [run.manifest["setup"] for run in runs]
     for key in _varying(setups):
         if key not in compared and not key.startswith("trace."):
-            yield f"{key} differs between the runs: {', '.join(_shown(setup.get(key)) for setup in setups)}"
+            yield f"{key} differs between the runs: {', '.join(_shown(_value(setup, key)) for setup in setups)}"
     versions = [str(run.manifest.get("simulator_version")) for run in runs]
     if len(set(versions)) > 1:
         yield f"the runs come from different simulator versions: {', '.join(versions)}"
+
+
+def _other_costs(runs: Sequence[Run], labels: Sequence[str], reference: int) -> Iterator[str]:
+    """The cost model of each run that has another than the reference, whose own stands at the report's head."""
+    base = runs[reference].manifest["cost"]
+    for run, label in zip(runs, labels, strict=True):
+        cost = run.manifest["cost"]
+        if (cost["name"], cost["version"]) != (base["name"], base["version"]):
+            yield f"{label} has another cost model: {cost_line(cost)}"
 
 
 def _other_sources(runs: Sequence[Run], labels: Sequence[str]) -> Iterator[str]:

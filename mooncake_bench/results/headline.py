@@ -23,7 +23,7 @@ TBT_WORDS = {
 def headline(run: Run) -> list[str]:
     """Trace and rate, cluster, cost and its error, SLOs and what policies see: one line each."""
     setup = run.manifest["setup"]
-    return [_trace(run, setup), _cluster(run, setup), _cost(run.manifest["cost"]), _rules(setup)]
+    return [_trace(run, setup), _cluster(run, setup), "cost " + cost_line(run.manifest["cost"]), _rules(setup)]
 
 
 def _trace(run: Run, setup: Mapping[str, Any]) -> str:
@@ -37,11 +37,13 @@ def _trace(run: Run, setup: Mapping[str, Any]) -> str:
 
 
 def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
-    gpus = run.manifest["cluster"]["gpus_per_instance"]
+    cluster = run.manifest["cluster"]
+    each = cluster["gpus_per_instance"]
+    gpus = counted(cluster["gpus"], "GPU") + " in all" if each is None else f"{counted(each, 'GPU')} each"
     blocks = run.manifest["trace"]["block_tokens"]
     nodes = " and ".join(dict.fromkeys(node for _, node in parse_cluster(setup["cluster"], setup["node"])))
     text = (
-        f"cluster {setup['cluster']} ({gpus} GPUs each): {setup['model']} on {nodes}, "
+        f"cluster {setup['cluster']} ({gpus}): {setup['model']} on {nodes}, "
         f"engine {setup['engine']}, pool {setup['pool.blocks']:,} blocks of {blocks} tokens a prefill node"
     )
     if setup["vram.tokens"] is not None:
@@ -51,9 +53,10 @@ def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
     return text
 
 
-def _cost(cost: Mapping[str, Any]) -> str:
+def cost_line(cost: Mapping[str, Any]) -> str:
+    """A run's cost model and its error, as the manifest has them."""
     version, error = str(cost["version"]), cost.get("error_short", cost["error"])  # an old run has the long form only
-    return f"cost {cost['name']} {'' if version.startswith('v') else 'v'}{version}, error: {error}"
+    return f"{cost['name']} {'' if version.startswith('v') else 'v'}{version}, error: {error}"
 
 
 def _rules(setup: Mapping[str, Any]) -> str:

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mooncake_bench import __version__
+from mooncake_bench.hardware.presets import load_node
 from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.gaps import PS_PER_MS
 from mooncake_bench.results.records import STATUSES, UNFINISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
     from mooncake_bench.sim.replay import Replay
 
 FORMAT_VERSION = 1
-GPUS_PER_INSTANCE = 8  # an instance is a node, served with tensor parallelism over all its GPUs
 
 
 def build(
@@ -52,7 +52,7 @@ def build(
         "cluster": {
             "prefill_instances": int(replay.is_prefill.sum()),
             "decode_instances": int(replay.is_decode.sum()),
-            "gpus_per_instance": GPUS_PER_INSTANCE,
+            **_gpus([node for _, node in replay.setup.instances]),
         },
         "cost": {
             "name": replay.cost_name,
@@ -69,6 +69,13 @@ def build(
         "policy_decision_us": _decision_us(replay),
         "machine": machine(),
     }
+
+
+def _gpus(nodes: Sequence[str]) -> dict[str, int | None]:
+    """GPUs of all instances, and of each where they are alike: an instance is a node, served by all its GPUs."""
+    each = {node: load_node(node).gpus for node in dict.fromkeys(nodes)}
+    alike = len(set(each.values())) == 1
+    return {"gpus": sum(each[node] for node in nodes), "gpus_per_instance": each[nodes[0]] if alike else None}
 
 
 def _policy(replay: Replay) -> dict[str, Any]:

@@ -95,6 +95,8 @@ def _goodput_tokens_ratio(facts: Facts) -> Computed:
 
 def gpus(facts: Facts) -> int:
     cluster = facts.manifest["cluster"]
+    if "gpus" in cluster:
+        return int(cluster["gpus"])
     instances = int(cluster["prefill_instances"]) + int(cluster["decode_instances"])
     return instances * int(cluster["gpus_per_instance"])
 

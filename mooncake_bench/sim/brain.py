@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mooncake_bench.api import Admission, Policy, Route, Router
-from mooncake_bench.errors import PolicyError
+from mooncake_bench.errors import PolicyError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -228,8 +228,13 @@ class Brain:
         raise PolicyError(f"policy {self.router.name!r}, request {job.row}: {what}")
 
 
-def policy_fault(policy: Policy, job: Job | None, error: BaseException) -> PolicyError:
-    """A policy's own exception as one line: which policy, which request, where in its file."""
+def policy_fault(policy: Policy, job: Job | None, error: BaseException) -> PolicyError | SetupError:
+    """A policy's own exception as one line: which policy, which request, where in its file.
+
+    A SetupError is not its own: the view that it asked could not tell a cost (live kernels without memory, say).
+    """
+    if isinstance(error, SetupError):
+        return error
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     when = "start()" if job is None else f"request {job.row}"

@@ -12,9 +12,9 @@ from mooncake_bench import plugins, spool
 from mooncake_bench.api import Request, describe
 from mooncake_bench.collector import no_collections
 from mooncake_bench.errors import SetupError
-from mooncake_bench.hardware.build import build_cost
 from mooncake_bench.sim.brain import Brain
 from mooncake_bench.sim.cluster import Cluster
+from mooncake_bench.sim.costs import cost_of
 from mooncake_bench.sim.job import Job
 from mooncake_bench.sim.late import DelayedView, RouterView
 from mooncake_bench.sim.pool import Pool, PrefixIndex
@@ -107,9 +107,7 @@ def _run(
     roles = [role for role, _ in setup.instances]
     prefill = [i for i, role in enumerate(roles) if role == "P"]
     decode = [i for i, role in enumerate(roles) if role == "D"]
-    if cost is None:
-        nodes = [node for _, node in setup.instances]
-        cost = build_cost(nodes, setup.model, setup.engine, setup.vram_tokens, setup.nic_gbytes_per_s)
+    cost = cost_of(setup) if cost is None else cost
     policies = plugins.build(setup.policy, policy_dirs)
     arrivals = arrival_ps(selected, setup.speedup)
     cluster = _assemble(prefill, decode, cost, policies, setup, selected.block_tokens)

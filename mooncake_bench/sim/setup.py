@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST_INSTANCES = 100_000
 READING = ("block_tokens", "timestamp_unit", "columns", "failures")  # fields that say how a trace is read
+LIVE = ("live_repeat", "live_device", "live_dtype", "live_layers", "live_cache")  # of no effect unless cost is live
 LONGEST_DELAY_MS = 1e9  # about 11 days
 
 _NUMBER = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -201,6 +202,15 @@ def _rate(value: Any, what: str) -> float:
     return parse_gbytes_per_s(value, what) if isinstance(value, str) else _number(value, what)
 
 
+def _depths(value: Any, what: str) -> str:
+    """Three or more rising numbers of layers, as text."""
+    words = value.replace(" ", "").split(",") if isinstance(value, str) else []
+    numbers = [int(word) for word in words if word.isdecimal()]
+    if len(numbers) < max(3, len(words)) or numbers[0] < 1 or sorted(set(numbers)) != numbers:
+        raise SetupError(f"{what}: expected three or more rising numbers of layers such as 1,2,4, got {value!r}")
+    return ",".join(map(str, numbers))
+
+
 def _one_of(*choices: str) -> Callable[[Any, str], str]:
     def parse(value: Any, what: str) -> str:
         if value not in choices:
@@ -240,9 +250,25 @@ class Setup:
     """Everything that a run depends on besides its trace and its policy's code. Raises SetupError for a bad value."""
 
     cluster: str = _setting("8P+8D", "cluster", _text, "instances by role, such as 8P+8D or 4P@h800+8D@a100")
-    model: str = _setting("llama-3-70b", "model", _text, "model preset, or a file.toml")
+    model: str = _setting("llama-3-70b", "model", _text, "model preset, a file.toml, or a config.json")
     node: str = _setting("a800", "node", _text, "node preset of the groups that name none, or a file.toml")
     engine: str = _setting("mooncake-a800", "engine", _text, "engine overhead preset, or a file.toml")
+    cost: str = _choice(
+        "analytic", "cost", ("analytic", "live"), "where durations come from: fitted formulas, or kernels that run here"
+    )
+    live_repeat: int = _setting(
+        5, "live.repeat", _integer, "timed rounds of each shape that live kernels run", unit="rounds", least=1, most=999
+    )
+    live_device: str = _setting("auto", "live.device", _text, "device of live kernels: auto, cpu, cuda or cuda:N")
+    live_dtype: str = _choice(
+        "auto", "live.dtype", ("auto", "float32", "bfloat16", "float16"), "type of live weights and KVCache"
+    )
+    live_layers: str | None = _setting(
+        None, "live.layers", _depths, "rising depths that live kernels run, such as 1,2,4", unset="1,2,4"
+    )
+    live_cache: str | None = _setting(
+        None, "live.cache", _text, "folder of live measurements", unset="mooncake-bench/live in the user's cache folder"
+    )
     pool_blocks: int = _setting(5859, "pool.blocks", _integer, "KVCache pool of a prefill node", unit="blocks", least=1)
     touch_order: str = _choice(
         "tail-first", "pool.touch_order", ("tail-first", "head-first"), "order in which a request's blocks are touched"
@@ -327,13 +353,19 @@ class Setup:
         return parse_cluster(self.cluster, self.node)
 
     @property
+    def live_depths(self) -> tuple[int, ...] | None:
+        """Layers that live kernels run; None: their own choice."""
+        return tuple(map(int, self.live_layers.split(","))) if self.live_layers else None
+
+    @property
     def reading(self) -> dict[str, Any]:
         """How the trace is read, as ``load`` wants to know it."""
         return {name: getattr(self, name) for name in READING}
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting by its dotted name, defaults and None included."""
-        return {setting.dotted: getattr(self, name) for name, setting in settings().items()}
+        """Every setting that has an effect by its dotted name, defaults and None included."""
+        idle = () if self.cost == "live" else LIVE
+        return {setting.dotted: getattr(self, name) for name, setting in settings().items() if name not in idle}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "setup") -> Setup:

@@ -1,0 +1,102 @@
+"""From a grid measured here to a node's preset: fitted costs, their held-out errors, and where they come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench import __version__
+from mooncake_bench.hardware.calibrate.fitting import decode_fitted, prefill_fitted
+from mooncake_bench.hardware.calibrate.preset import fitted_costs, with_costs
+from mooncake_bench.hardware.presets import load_node
+from mooncake_bench.live.cache import digest
+from mooncake_bench.live.cost import (
+    Bench,
+    LiveSettings,
+    TorchBench,
+    device_vram_tokens,
+    kernels_key,
+    not_modelled,
+    place,
+    shape_of,
+)
+from mooncake_bench.live.grid import FULL, SMALL, Grid, Row, RowsFile, decode_rows, measure, prefill_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from mooncake_bench.hardware.architecture import Architecture
+    from mooncake_bench.hardware.calibrate.fitting import PhaseFit
+    from mooncake_bench.hardware.presets import Model, Node
+
+BASE = "local"
+"""The node whose network and DRAM a measured node has: kernels do not tell them."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A model's costs on this device, as measured and as fitted."""
+
+    prefill: PhaseFit
+    decode: PhaseFit
+    node: Node
+    place: str
+    """Device, type and versions, in words."""
+    quality: str
+    """How well the rows were measured, in words."""
+    notices: tuple[str, ...]
+    """What was left out, and what the kernels do not show."""
+
+
+def calibrate(
+    model: Model,
+    tensor_parallel: int,
+    settings: LiveSettings,
+    grid: Grid | None,
+    rows_file: Path,
+    progress: Callable[[int, int], None],
+    vram_tokens: int | None = None,
+    open_kernels: Callable[[LiveSettings], Bench] | None = None,
+) -> Calibration:
+    """Measure what ``rows_file`` does not have of ``grid`` (None: as the device is), fit all rows of the file.
+
+    ``vram_tokens``: KVCache of an instance; None: what the device's memory holds. Raises SetupError for a model without
+    dimensions, missing torch, an unusable device, rows of something else, and fewer rows than a fit needs.
+    """
+    shape = shape_of(model)
+    bench = (open_kernels or TorchBench)(settings)
+    vram = vram_tokens or device_vram_tokens(shape, tensor_parallel, bench.memory_bytes)
+    file = RowsFile(rows_file, rows_key(bench, shape, tensor_parallel, settings))
+    left_out = measure(
+        grid or (FULL if bench.is_gpu else SMALL), lambda: bench.kernels(shape, tensor_parallel), file, progress
+    )
+    rows = sorted(file.rows.values(), key=lambda row: row.shape)  # or a fit depends on the order they came in
+    # A late term stands for what several ranks do together; one is run.
+    prefill, decode = prefill_fitted(prefill_rows(rows), late=False), decode_fitted(decode_rows(rows), root=True)
+    where, how, missing = place(bench.facts), quality(rows), not_modelled(shape, bench, tensor_parallel)
+    source = f"mooncake-bench {__version__} calibrate live on {where}: {how}"
+    costs = fitted_costs(prefill, decode, vram_tokens=vram, source=source)
+    costs = replace(costs, error="; ".join((costs.error, *missing)))
+    node = replace(load_node(BASE), gpus=tensor_parallel)
+    node = with_costs(node, model.costs_of, costs, f"{where}, tensor parallelism {tensor_parallel}")
+    return Calibration(prefill, decode, node, where, how, (*left_out, *missing))
+
+
+def rows_key(bench: Bench, shape: Architecture, tensor_parallel: int, settings: LiveSettings) -> dict[str, Any]:
+    """All that measured rows depend on, short enough for columns."""
+    key = kernels_key(bench, shape, tensor_parallel, settings)
+    return {**key, "dimensions": digest(key["dimensions"])}
+
+
+def quality(rows: Sequence[Row]) -> str:
+    """How well rows were measured, in words."""
+    spreads = [row.spread for row in rows if row.spread is not None]
+    rounds = Counter(row.rounds for row in rows).most_common(1)[0][0]
+    spread = f"spread {100 * median(spreads):.1f} %" if spreads else "spread not known (fewer than 3 rounds)"
+    depth = median(row.depth_error_percent for row in rows)
+    noisy = sum(row.noisy for row in rows)
+    how = f"{spread}, depth scaling off by {depth:.1f} % (medians)"
+    return f"{len(rows)} shapes, {rounds} rounds each, {how}; noisy: {noisy}"

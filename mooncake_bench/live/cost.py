@@ -1,0 +1,383 @@
+"""The cost model whose numbers are kernels that ran here: each shape on its first use, and from the disk afterwards.
+
+Prefill is a surface over computed and cached tokens, a decode step f(B) + c_d T with one c_d of all steps
+(:mod:`mooncake_bench.live.buckets`); the engine's own time is added as in the analytic model. Instances of the same
+number of GPUs share one shard's measurements: the device here stands in for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import astuple, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mooncake_bench.errors import SetupError
+from mooncake_bench.hardware.build import check_settings
+from mooncake_bench.hardware.cost import PS_PER_MS, CostModel, float_column, int_column, to_ps
+from mooncake_bench.hardware.presets import load_engine, load_model, load_node
+from mooncake_bench.live import buckets
+from mooncake_bench.live.cache import MODE, Kernels, Measured, cache_folder, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mooncake_bench.hardware.architecture import Architecture
+    from mooncake_bench.hardware.cost import Column, FloatColumn
+    from mooncake_bench.hardware.presets import Engine, Model, Node
+
+LIVE_VERSION = "1"
+"""Raise it when the same kernels' times would be used otherwise, or other kernels run: old measurements then rest."""
+VRAM_SHARE = 0.9
+"""Of a GPU's memory; weights and KVCache share it."""
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """How live kernels are run."""
+
+    repeat: int = 5
+    """Timed rounds of each shape."""
+    device: str = "auto"
+    dtype: str = "auto"
+    layers: tuple[int, ...] | None = None
+    """Three or more rising depths that are run; None: the kernels' own choice."""
+    cache: str | None = None
+    """Folder of what was measured; None: in the user's cache folder."""
+
+
+class Shard:
+    """What one rank's steps cost, engine included: measured when first asked for. Times in ms."""
+
+    def __init__(self, measured: Measured, engine: Engine, vram_tokens: int) -> None:
+        """``vram_tokens``: the KVCache [tokens] within which decode steps are measured."""
+        self.measured = measured
+        self._engine = engine.overhead
+        self._vram = vram_tokens
+        self._prefill = buckets.Surface(self._prefill_corner, buckets.COMPUTED, buckets.PREFIX, "a prefill of tokens")
+        self._step = buckets.Surface(self._step_corner, buckets.BATCH, (0,), "a decode batch of")
+        self._slope: tuple[float, float] | None = None
+
+    @property
+    def token_ms(self) -> float:
+        """c_d: what each context token adds to a step."""
+        return self._fit()[0]
+
+    @property
+    def bend(self) -> float | None:
+        """The largest relative error of a step's time as a straight line in its context; None: not looked at yet."""
+        return None if self._slope is None else self._slope[1]
+
+    def prefill(self, computed: Column, prefix: Column) -> FloatColumn:
+        """(N,) prefill times."""
+        time: FloatColumn = self._prefill.at(computed, prefix) + self._engine.prefill_ms
+        return _positive(time, "prefill", self._engine.prefill_ms)
+
+    def step(self, batch: Column) -> FloatColumn:
+        """(N,) the part f(B) of decode steps."""
+        time: FloatColumn = self._step.at(batch, np.zeros(len(batch))) + self._engine.decode_ms
+        return _positive(time, "decode step", self._engine.decode_ms)
+
+    def _prefill_corner(self, computed: int, prefix: int) -> float:
+        return self.measured.prefill(computed, prefix).ms
+
+    def _step_corner(self, batch: int, _: int) -> float:
+        context = buckets.reference_context(batch, self._vram)
+        whole = self.measured.decode(batch, context).ms
+        return max(whole - self.token_ms * batch * context, buckets.LEAST_TOKEN_MS)
+
+    def _fit(self) -> tuple[float, float]:
+        if self._slope is None:
+            shapes = buckets.slope_shapes(self._vram)
+            self._slope = buckets.token_slope((b, c, self.measured.decode(b, c).ms) for b, c in shapes)
+        return self._slope
+
+
+class LiveCost(CostModel):
+    """One shard an instance, some of them shared."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        *,
+        place: str,
+        also: Sequence[str] = (),
+        also_short: Sequence[str] = (),
+        **facts: Any,
+    ) -> None:
+        """``shards``: one an instance. ``place``: what it was measured on. ``also``: what else is to be said of the
+        error, and in short. ``facts``: the other fields of a cost model."""
+        super().__init__(error="", error_short="", **facts)
+        self._shards = tuple(shards)
+        self._different = list(dict.fromkeys(shards))
+        self._groups = [np.flatnonzero([each is shard for each in shards]) for shard in self._different]
+        self._place, self._also, self._also_short = place, tuple(also), tuple(also_short)
+        self._prefills: dict[tuple[Shard, int, int], int] = {}
+        self._steps: dict[tuple[Shard, int], int] = {}
+        self._said = -1
+        self._tell()
+
+    def prefill_ps(self, instance: int, computed: int, prefix: int) -> int:
+        """The prefill's time [ps]. Raises SetupError where a shape cannot be run."""
+        key = (self._shards[instance], computed, prefix)
+        found = self._prefills.get(key)
+        if found is None:
+            time = key[0].prefill(np.array([computed]), np.array([prefix]))
+            found = self._prefills[key] = to_ps(float(time[0]))
+            self._tell()
+        return found
+
+    def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
+        """(N,) the same [ms]."""
+        return self._gathered(lambda shard, mine: shard.prefill(computed[mine], prefix[mine]))
+
+    def decode_ps(self, instance: int, batch: int) -> int:
+        """f(B) + o_dec [ps]. Raises SetupError where a shape cannot be run."""
+        key = (self._shards[instance], batch)
+        found = self._steps.get(key)
+        if found is None:
+            found = self._steps[key] = to_ps(float(key[0].step(np.array([batch]))[0]))
+            self._tell()
+        return found
+
+    def token_ps(self, instance: int) -> int:
+        """c_d [ps per context token]."""
+        found = to_ps(self._shards[instance].token_ms)
+        self._tell()
+        return found
+
+    def step_ms(self, batch: Column, tokens: Column) -> FloatColumn:
+        """(N,) f(B) + o_dec + c_d T [ms]; the clock counts whole picoseconds a token, so does this."""
+
+        def steps(shard: Shard, mine: Any) -> FloatColumn:
+            time = shard.step(batch[mine])
+            time += tokens[mine] * (to_ps(shard.token_ms) / PS_PER_MS)
+            return time
+
+        return self._gathered(steps)
+
+    def _gathered(self, times: Callable[[Shard, Any], FloatColumn]) -> FloatColumn:
+        """(N,) each shard's times at its own instances."""
+        if len(self._different) == 1:
+            whole = times(self._different[0], slice(None))
+        else:
+            whole = np.empty(len(self))
+            for shard, mine in zip(self._different, self._groups, strict=True):
+                whole[mine] = times(shard, mine)
+        self._tell()
+        return whole
+
+    def _tell(self) -> None:
+        """Bring the error up to what has been measured; it is read when a replay ends."""
+        shapes = sum(len(shard.measured.used) for shard in self._different)
+        if shapes != self._said:
+            self._said = shapes
+            used = [one for shard in self._different for one in shard.measured.used.values()]
+            bends = [shard.bend for shard in self._different if shard.bend is not None]
+            told = f"measured on {self._place}: {_quality(used, bends)}"
+            object.__setattr__(self, "error", "; ".join((f"live: {told}", *self._also)) + ".")
+            object.__setattr__(self, "error_short", "; ".join((told, *self._also_short)))
+
+
+def _quality(used: Sequence[Any], bends: Sequence[float]) -> str:
+    """How good measurements are, in words."""
+    if not used:
+        return "no shape yet"
+    spreads = [one.spread for one in used if one.spread is not None]
+    parts = [f"{len(used)} shapes, {max(one.samples for one in used)} rounds each"]
+    parts.append(
+        f"spread {100 * median(spreads):.1f} % (worst {100 * max(spreads):.1f} %)"
+        if spreads
+        else "spread not known (fewer than 3 rounds)"
+    )
+    depths = [one.depth_error for one in used]
+    parts.append(f"depth scaling off by {median(depths):.1f} % (worst {max(depths):.1f} %)")
+    if bends:
+        parts.append(f"a step's context as a straight line off by up to {100 * max(bends):.1f} %")
+    return ", ".join(parts) + f"; noisy: {sum(one.noisy for one in used)}"
+
+
+def _positive(time: FloatColumn, what: str, overhead_ms: float) -> FloatColumn:
+    if len(time) and float(time.min()) <= 0:
+        raise SetupError(
+            f"a {what} would take {float(time.min()):g} ms: the engine's {overhead_ms:g} ms is more than this device "
+            "needs; choose another --engine"
+        )
+    return time
+
+
+def build_live_cost(
+    instance_nodes: Sequence[str],
+    model: str,
+    engine: str,
+    vram_tokens: int | None = None,
+    nic_gbytes_per_s: float | None = None,
+    settings: LiveSettings | None = None,
+    open_kernels: Callable[[LiveSettings], Bench] | None = None,
+) -> LiveCost:
+    """The cost of ``model`` served by ``engine``, by kernels on the device of ``settings``.
+
+    ``instance_nodes``: a preset's name or .toml file an instance; of a node the GPUs (the tensor parallelism), the
+    network and the KVCache that fits count, its fitted costs do not. Nothing is run before a time is asked for. Raises
+    SetupError for unknown presets, a model without dimensions, missing torch, an unusable device or a damaged cache.
+    """
+    settings = settings or LiveSettings()
+    check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
+    the_model, the_engine = load_model(model), load_engine(engine)
+    shape = shape_of(the_model)
+    nodes = {name: load_node(name) for name in dict.fromkeys(instance_nodes)}
+    bench = (open_kernels or TorchBench)(settings)
+    vram = {name: vram_tokens or _vram_tokens(node, the_model, shape, bench) for name, node in nodes.items()}
+    most = {gpus: max(vram[n] for n, node in nodes.items() if node.gpus == gpus) for gpus in _gpus(nodes)}
+    folder = cache_folder(settings.cache)
+    shards = {gpus: Shard(_measured(bench, shape, gpus, settings, folder), the_engine, most[gpus]) for gpus in most}
+    nic = [1e9 * (nic_gbytes_per_s or nodes[name].nic_gbytes_per_s) for name in instance_nodes]
+    also, also_short = _strangers(shape, bench, the_engine, nodes, nic_gbytes_per_s)
+    keys = [shards[gpus].measured.key for gpus in sorted(shards)]
+    kinds = sorted({(nodes[n].gpus, vram[n], rate) for n, rate in zip(instance_nodes, nic, strict=True)})
+    return LiveCost(
+        [shards[nodes[name].gpus] for name in instance_nodes],
+        place=place(bench.facts),
+        also=also,
+        also_short=also_short,
+        name=f"live: {the_model.name} at {_counted(instance_nodes, nodes)}, engine {the_engine.name}",
+        version=f"{LIVE_VERSION}-{digest([keys, kinds, astuple(the_engine.overhead), buckets_key()])[:8]}",
+        layers=the_model.layers,
+        kv_bytes_per_token=the_model.kv_bytes_per_token,
+        nic_bytes_per_s=float_column(nic, len(nic)),
+        vram_tokens=int_column([vram[name] for name in instance_nodes], len(nic)),
+    )
+
+
+class Bench:
+    """A device that kernels can be made on."""
+
+    facts: Mapping[str, str]
+    """Device, driver, versions, type of value: what times depend on besides the model."""
+    memory_bytes: int
+    """Of the whole device."""
+    is_gpu: bool
+    value_bytes: int
+    """Of one weight or cached value."""
+
+    def kernels(self, shape: Architecture, tensor_parallel: int) -> Kernels:
+        """One rank's shard."""
+        raise NotImplementedError
+
+
+class TorchBench(Bench):
+    """The device of the settings, by torch. Raises SetupError where there is none, or no torch."""
+
+    def __init__(self, settings: LiveSettings) -> None:
+        from mooncake_bench.live.device import choose_device
+
+        self._settings = settings
+        self._device = choose_device(settings.device, settings.dtype)
+        self.facts = self._device.describe()
+        self.memory_bytes = self._device.memory_bytes
+        self.is_gpu = self._device.cuda
+        self.value_bytes = self._device.value_bytes
+
+    def kernels(self, shape: Architecture, tensor_parallel: int) -> Kernels:
+        from mooncake_bench.live.timing import DEPTHS
+        from mooncake_bench.live.timing import Kernels as TorchKernels
+
+        layers = self._settings.layers or DEPTHS
+        return TorchKernels(shape, tensor_parallel, self._device, repeat=self._settings.repeat, layers=layers)
+
+
+def shape_of(model: Model) -> Architecture:
+    """A model's dimensions. Raises SetupError where its preset gives none."""
+    if model.shape is None:
+        raise SetupError(
+            f"model {model.name!r} has no dimensions to run kernels of; add a table [shape] to its file, or give the "
+            "model's config.json"
+        )
+    return model.shape
+
+
+def kernels_key(bench: Bench, shape: Architecture, tensor_parallel: int, settings: LiveSettings) -> dict[str, Any]:
+    """All that a measured time depends on besides its own shape."""
+    return {
+        "version": LIVE_VERSION,
+        **bench.facts,
+        "model": shape.name,
+        "dimensions": repr(shape),
+        "tensor_parallel": tensor_parallel,
+        "layers": list(settings.layers) if settings.layers else None,
+        "repeat": settings.repeat,
+        "mode": MODE,
+    }
+
+
+def buckets_key() -> list[Any]:
+    """The corners, which the times between them depend on."""
+    return [buckets.COMPUTED, buckets.PREFIX, buckets.BATCH, buckets.SLOPE_BATCHES, buckets.SLOPE_CONTEXTS]
+
+
+def _measured(bench: Bench, shape: Architecture, gpus: int, settings: LiveSettings, folder: Any) -> Measured:
+    return Measured(kernels_key(bench, shape, gpus, settings), lambda: bench.kernels(shape, gpus), folder)
+
+
+def _vram_tokens(node: Node, model: Model, shape: Architecture, bench: Bench) -> int:
+    """The KVCache [tokens] that fits on an instance: as the node's preset says, else as this device's memory does."""
+    if model.costs_of in node.costs:
+        return node.costs[model.costs_of].vram_tokens
+    if not bench.is_gpu:
+        raise SetupError(
+            f"node {node.name!r} does not say how much KVCache of {model.name!r} fits, and a CPU's memory does not "
+            "either; give --vram, as in --vram 64Ktok"
+        )
+    return device_vram_tokens(shape, node.gpus, bench.memory_bytes)
+
+
+def device_vram_tokens(shape: Architecture, gpus: int, memory_bytes: int) -> int:
+    """The KVCache [tokens] that fits beside the weights in 0.9 of the memory of ``gpus`` such devices."""
+    free = VRAM_SHARE * gpus * memory_bytes - shape.total_weight_bytes
+    tokens = int(free / shape.kv_bytes_per_token)
+    if tokens < 1:
+        raise SetupError(
+            f"{shape.name} does not fit on {gpus} x {memory_bytes / 1e9:.0f} GB ({shape.total_weight_bytes / 1e9:.0f} "
+            "GB of weights); choose a node of more GPUs, or a smaller model"
+        )
+    return tokens
+
+
+def _strangers(
+    shape: Architecture, bench: Bench, engine: Engine, nodes: Mapping[str, Node], nic_gbytes_per_s: float | None
+) -> tuple[list[str], list[str]]:
+    """What besides the kernels makes the costs, in full and in short."""
+    also = [f"engine {engine.name} is {engine.status}: {engine.error}"]
+    also += [f"that engine was fitted on {', '.join(engine.fitted_on)}, not here"] * bool(engine.fitted_on)
+    if nic_gbytes_per_s is not None:
+        also.append(f"network {nic_gbytes_per_s:g} GB/s as set")
+    else:
+        also += [f"network of {n.name} {n.nic_gbytes_per_s:g} GB/s ({n.nic_status})" for n in nodes.values()]
+    fitted = f"engine fitted on {', '.join(engine.fitted_on)}, not here" if engine.fitted_on else engine.short
+    missing = list(dict.fromkeys(line for gpus in _gpus(nodes) for line in not_modelled(shape, bench, gpus)))
+    return also + missing, [fitted, *missing]
+
+
+def not_modelled(shape: Architecture, bench: Bench, tensor_parallel: int) -> list[str]:
+    """What the times of one rank on this device do not show."""
+    missing = [f"all-reduces between {tensor_parallel} ranks are not run"] * (tensor_parallel > 1)
+    for what, size in (("weights", shape.weight_bytes), ("KVCache", shape.kv_value_bytes)):
+        if size != bench.value_bytes:
+            missing.append(f"{what} of {bench.value_bytes} bytes a value are run, of {size:g} modelled")
+    return missing
+
+
+def _gpus(nodes: Mapping[str, Node]) -> list[int]:
+    return sorted({node.gpus for node in nodes.values()})
+
+
+def place(facts: Mapping[str, str]) -> str:
+    """A device and what runs on it, in words."""
+    return f"{facts['device']} in {facts['dtype']} (driver {facts['driver']}, torch {facts['torch']})"
+
+
+def _counted(instance_nodes: Sequence[str], nodes: Mapping[str, Node]) -> str:
+    counts = Counter(nodes[name].gpus for name in instance_nodes)
+    return " + ".join(f"{count} x tensor parallelism {gpus}" for gpus, count in counts.items())

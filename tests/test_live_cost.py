@@ -1,0 +1,346 @@
+"""Live costs, by kernels whose times can be worked out by hand: no torch needed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_fakes import NODE, FakeBench, FakeKernels
+
+from mooncake_bench.errors import SetupError
+from mooncake_bench.live import buckets
+from mooncake_bench.live.cost import LiveCost, LiveSettings, build_live_cost
+
+
+def node_file(folder: Path, gpus: int = 1) -> str:
+    path = folder / f"node{gpus}.toml"
+    path.write_text(NODE.format(gpus=gpus), encoding="utf-8")
+    return str(path)
+
+
+def live(folder: Path, kernels: FakeKernels | None = None, nodes: list[str] | None = None, **more: Any) -> LiveCost:
+    """A cluster of two instances of one fake GPU each; engine ``none`` unless told."""
+    more = {"engine": "none", "vram_tokens": 200_000, **more}
+    settings = LiveSettings(cache=str(folder / "cache"))
+    bench = partial(FakeBench, kernels=kernels or FakeKernels())
+    nodes = nodes or [node_file(folder)] * 2
+    return build_live_cost(nodes, "tiny-llama", settings=settings, open_kernels=bench, **more)
+
+
+# ---- what is run, and what lies between
+
+
+def test_a_prefill_at_a_corner_is_what_the_kernels_took(tmp_path: Path) -> None:
+    cost = live(tmp_path)
+    # 10 + 0.1 * 256 + 0.002 * 256 * 512 = 10 + 25.6 + 262.144 ms
+    assert cost.prefill_ps(0, 256, 512) == 297_744_000_000
+    assert cost.prefill_ms(np.array([256, 256]), np.array([512, 512])) == pytest.approx([297.744, 297.744], rel=1e-12)
+
+
+def test_between_corners_time_is_a_straight_line_in_both_directions(tmp_path: Path) -> None:
+    # The fake's 10 + 0.1 n + 0.002 n p is linear in each size, so lines between corners are exact:
+    # n 100 of 64..128, p 300 of 0..512: 10 + 10 + 0.002 * 100 * 300 = 80 ms
+    assert live(tmp_path).prefill_ms(np.array([100, 100]), np.array([300, 0])) == pytest.approx([80, 20], rel=1e-12)
+
+
+def test_a_short_prefill_costs_what_the_first_corner_does(tmp_path: Path) -> None:
+    # 16 tokens: 10 + 1.6 ms
+    assert live(tmp_path).prefill_ms(np.array([1, 16]), np.array([0, 0])) == pytest.approx([11.6, 11.6], rel=1e-12)
+
+
+def test_a_square_between_corners_is_at_most_four_percent_too_long() -> None:
+    surface = buckets.Surface(lambda n, p: float(n * n), buckets.COMPUTED, (0,), "tokens")
+    sizes = np.arange(512, 9000)
+    ratio = surface.at(sizes, np.zeros(len(sizes))) / (sizes * sizes)
+    # (1 + 1.5^2) / 2 = 1.625 in the middle of a step of 1.5, where the square is 1.5625: 1.04
+    assert ratio.min() >= 1
+    assert ratio.max() == pytest.approx(1.04, abs=0.0021)  # 1.0417 at the harmonic middle of the two
+
+
+def test_the_corners_are_few_whatever_a_trace_asks_for(tmp_path: Path) -> None:
+    kernels = FakeKernels()
+    cost = live(tmp_path, kernels)
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        tokens = rng.integers(1, 128_000)
+        prefix = rng.integers(0, tokens, 2)
+        cost.prefill_ms(tokens - prefix, prefix)
+    # 5 corners below 512, then two a doubling up to 131072 (2 * 8 + 1 = 17); prefixes 0, 512, 2048, 8192, 32768, 131072
+    assert len(kernels.ran) <= 22 * 6
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 5000), st.floats(0.1, 100)), min_size=1, max_size=20))
+def test_more_work_never_takes_less_time_however_noisy_the_kernels(asked: list[tuple[int, int, float]]) -> None:
+    noise = iter(np.random.default_rng(len(asked)).uniform(1, 10, 10_000))
+    surface = buckets.Surface(lambda n, p: float(next(noise)), buckets.COMPUTED, buckets.PREFIX, "tokens")
+    for n, p, _ in asked:
+        rows, columns = np.array([n, n + 7, n, n + 7]), np.array([p, p, p + 9, p + 9])
+        a, b, c, d = surface.at(rows, columns).tolist()
+        assert a <= min(b, c) * (1 + 1e-12)
+        assert max(b, c) <= d * (1 + 1e-12)
+
+
+def test_no_answer_depends_on_which_question_came_first() -> None:
+    def noisy(n: int, p: int) -> float:
+        return float(np.random.default_rng([n, p]).uniform(1, 10))
+
+    sizes = [(3000, 10), (20, 0), (700, 900), (3000, 4000)]
+    answers = []
+    for order in (sizes, sizes[::-1]):
+        surface = buckets.Surface(noisy, buckets.COMPUTED, buckets.PREFIX, "tokens")
+        answers.append({size: surface.at(np.array([size[0]]), np.array([size[1]]))[0] for size in order})
+    assert answers[0] == answers[1]
+
+
+def test_a_prompt_beyond_the_last_corner_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"a prefill of tokens 20,000,000: a live cost knows at most 16,777,216"):
+        live(tmp_path).prefill_ps(0, 20_000_000, 0)
+
+
+# ---- decode
+
+
+def test_a_step_is_what_its_batch_takes_and_what_its_context_does(tmp_path: Path) -> None:
+    cost = live(tmp_path)
+    # 4 + B + 0.001 T: c_d 0.001 ms = 1,000,000 ps a token; f(3) = 7 ms between 2 and 4, f(0) = f(1) = 5 ms
+    assert cost.token_ps(0) == 1_000_000
+    assert [cost.decode_ps(0, batch) for batch in (1, 3, 4)] == pytest.approx([5e9, 7e9, 8e9], abs=1)
+    assert cost.step_ms(np.array([3, 0]), np.array([2500, 0])) == pytest.approx([9.5, 5], rel=1e-9)
+
+
+def test_the_slope_of_a_token_and_what_it_leaves_over() -> None:
+    # Batch 1: 10 and 12 ms at 0 and 1000 tokens, batch 2: 20 and 24 ms at 0 and 2000: 0.002 ms a token, nothing over.
+    slope, left = buckets.token_slope([(1, 0, 10), (1, 1000, 12), (2, 0, 20), (2, 1000, 24)])
+    assert (slope, left) == pytest.approx((0.002, 0), abs=1e-12)
+    # A bend: 10, 10, 20 ms at 0, 1000, 2000 tokens leaves something over.
+    assert buckets.token_slope([(1, 0, 10), (1, 1000, 10), (1, 2000, 20)])[1] > 0.1
+
+
+def test_a_token_never_costs_nothing() -> None:
+    # Times that fall with the context are noise: the clock's unit remains, 1e-9 ms.
+    assert buckets.token_slope([(1, 100, 10), (1, 1000, 9)])[0] == 1e-9
+
+
+@pytest.mark.parametrize(
+    ("vram", "shapes"),
+    [
+        (128, [(1, 64), (1, 128)]),
+        (2048, [(1, 64), (1, 1024), (1, 2048), (8, 64), (8, 256)]),  # 64 sequences of 64 tokens are 4096
+        (10**7, [(batch, context) for batch in (1, 8, 64) for context in (64, 1024, 16384)]),
+    ],
+)
+def test_the_steps_that_give_the_slope_fit_into_memory(vram: int, shapes: list[tuple[int, int]]) -> None:
+    assert buckets.slope_shapes(vram) == shapes
+
+
+def test_too_little_memory_for_any_step_is_said() -> None:
+    with pytest.raises(SetupError, match="100 tokens of KVCache are too few to measure decode; expected at least 128"):
+        buckets.slope_shapes(100)
+
+
+# ---- scalars and arrays
+
+
+def test_scalars_and_arrays_agree(tmp_path: Path) -> None:
+    cost = live(tmp_path, engine="mooncake-a800", nodes=[node_file(tmp_path, 1), node_file(tmp_path, 2)])
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        n, p, batch, tokens = (rng.integers(low, 20_000, 2) for low in (1, 0, 1, 1))
+        prefill, step = cost.prefill_ms(n, p), cost.step_ms(batch, tokens)
+        for i in (0, 1):
+            assert cost.prefill_ps(i, int(n[i]), int(p[i])) == pytest.approx(prefill[i] * 1e9, rel=1e-9)
+            exact = cost.decode_ps(i, int(batch[i])) + cost.token_ps(i) * int(tokens[i])
+            assert exact == pytest.approx(step[i] * 1e9, rel=1e-9)
+
+
+def engine_file(folder: Path, prefill_ms: float, decode_ms: float, fitted_on: str = "") -> str:
+    path = folder / "engine.toml"
+    head = 'description = "x"\nstatus = "assumed"\nsource = "x"\nerror = "x"\n'
+    path.write_text(f"{head}fitted_on = [{fitted_on}]\n{prefill_ms = }\n{decode_ms = }\n", encoding="utf-8")
+    return str(path)
+
+
+def test_the_engine_adds_its_own_time_and_says_where_it_was_fitted(tmp_path: Path) -> None:
+    cost = live(tmp_path, engine=engine_file(tmp_path, 80, 7.8, '"a800"'))
+    assert cost.prefill_ps(0, 16, 0) == pytest.approx((11.6 + 80) * 1e9)
+    assert cost.decode_ps(0, 1) == pytest.approx((5 + 7.8) * 1e9)
+    assert "that engine was fitted on a800, not here" in cost.error
+    assert "engine fitted on a800, not here" in cost.error_short
+
+
+def test_an_engine_that_takes_more_off_than_there_is_is_refused(tmp_path: Path) -> None:
+    cost = live(tmp_path, engine=engine_file(tmp_path, -20, -9))
+    with pytest.raises(SetupError, match=r"a prefill would take -8\.4 ms: the engine's -20 ms"):
+        cost.prefill_ps(0, 16, 0)  # 11.6 - 20
+    with pytest.raises(SetupError, match="a decode step would take -4 ms"):
+        cost.decode_ps(0, 1)  # 5 - 9
+
+
+def test_instances_of_unlike_nodes_have_their_own_shards(tmp_path: Path) -> None:
+    nodes = [node_file(tmp_path, 1), node_file(tmp_path, 2), node_file(tmp_path, 1)]
+    cost = live(tmp_path, nodes=nodes)
+    cost.prefill_ms(np.array([16, 16, 16]), np.zeros(3))
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert "2 x tensor parallelism 1 + 1 x tensor parallelism 2" in cost.name
+    assert "all-reduces between 2 ranks are not run" in cost.error
+
+
+# ---- what is said of it
+
+
+def test_the_error_says_on_what_and_how_well_it_was_measured(tmp_path: Path) -> None:
+    kernels = FakeKernels()
+    cost = live(tmp_path, kernels)
+    assert "no shape yet" in cost.error
+    cost.prefill_ps(0, 16, 0)
+    assert cost.error.startswith(
+        "live: measured on fake GPU in float32 (driver 1, torch 9.9): 1 shapes, 5 rounds each, "
+        "spread 1.0 % (worst 1.0 %), depth scaling off by 2.0 % (worst 2.0 %); noisy: 0; engine none is assumed"
+    )
+    kernels.noisy = True
+    cost.prefill_ps(0, 32, 0)
+    assert "2 shapes" in cost.error_short
+    assert "noisy: 1" in cost.error_short
+
+
+def test_the_version_changes_with_all_that_times_depend_on(tmp_path: Path) -> None:
+    base = live(tmp_path).version
+    assert live(tmp_path).version == base
+    changed = [live(tmp_path, engine="mooncake-a800"), live(tmp_path, vram_tokens=1000)]
+    settings = LiveSettings(repeat=6, cache=str(tmp_path / "cache"))
+    nodes = [node_file(tmp_path)]
+    changed.append(build_live_cost(nodes, "tiny-llama", "none", 200_000, settings=settings, open_kernels=FakeBench))
+    other = partial(FakeBench, name="another GPU")
+    settings = LiveSettings(cache=str(tmp_path / "cache"))
+    changed.append(build_live_cost(nodes, "tiny-llama", "none", 200_000, settings=settings, open_kernels=other))
+    assert len({base, *(cost.version for cost in changed)}) == 5
+
+
+def test_memory_and_network_are_the_settings_or_the_nodes_or_the_devices(tmp_path: Path) -> None:
+    # 10 GB of GPU memory: 0.9 of it less tiny-llama's weights, over its 4 layers * 2 * 2 * 32 * 4 = 2048 bytes a token.
+    # Weights: a layer 256 * 32 * 2 * (8 + 2) = 163,840 of attention, 3 * 256 * 688 = 528,384, norms 2 * 256; 4 layers
+    # 2,770,944; embedding and head 2 * 256,000; a norm 256: 3,283,200 values of 4 bytes = 13,132,800 bytes.
+    cost = live(tmp_path, vram_tokens=None)
+    assert cost.vram_tokens.tolist() == [(9_000_000_000 - 13_132_800) // 2048] * 2
+    assert cost.nic_bytes_per_s.tolist() == [2e9, 2e9]
+    assert cost.kv_bytes_per_token == 2048
+    assert live(tmp_path, nic_gbytes_per_s=5.0).nic_bytes_per_s.tolist() == [5e9, 5e9]
+
+
+def test_a_cpu_does_not_say_how_much_kvcache_fits(tmp_path: Path) -> None:
+    def on_cpu(settings: LiveSettings) -> FakeBench:
+        bench = FakeBench(settings)
+        bench.is_gpu = False
+        return bench
+
+    with pytest.raises(SetupError, match="give --vram"):
+        build_live_cost([node_file(tmp_path)], "tiny-llama", "none", open_kernels=on_cpu)
+
+
+def test_a_model_too_large_for_the_node_is_said(tmp_path: Path) -> None:
+    settings = LiveSettings(cache=str(tmp_path))
+    with pytest.raises(SetupError, match=r"llama-3-8b does not fit on 1 x 10 GB \(16 GB of weights\)"):
+        build_live_cost([node_file(tmp_path)], "llama-3-8b", "none", settings=settings, open_kernels=FakeBench)
+
+
+def test_a_model_without_dimensions_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "mine.toml"
+    model.write_text('description = "x"\nsource = "x"\nlayers = 2\nkv_bytes_per_token = 10\n', encoding="utf-8")
+    with pytest.raises(SetupError, match=r"'mine\.toml' has no dimensions to run kernels of; add a table \[shape\]"):
+        build_live_cost([node_file(tmp_path)], str(model), "none", open_kernels=FakeBench)
+
+
+def test_without_torch_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SetupError, match=r"pip install 'mooncake-bench\[live\]'"):
+        build_live_cost([node_file(tmp_path)], "tiny-llama", "none", 1000)
+
+
+# ---- the disk
+
+
+def test_what_was_measured_is_not_run_again(tmp_path: Path) -> None:
+    first, second = FakeKernels(), FakeKernels(fail=AssertionError("nothing is to be run"))
+    answers = []
+    for kernels in (first, second):
+        cost = live(tmp_path, kernels)
+        times = cost.prefill_ps(0, 700, 300), cost.decode_ps(0, 5), cost.token_ps(1)
+        answers.append((*times, cost.error, cost.error_short, cost.version))
+    assert answers[0] == answers[1]
+    assert len(first.ran) == len(set(first.ran)) > 10
+
+
+def test_the_error_is_of_the_shapes_in_use_not_of_those_on_the_disk(tmp_path: Path) -> None:
+    live(tmp_path).prefill_ps(0, 20_000, 9000)
+    cost = live(tmp_path)
+    cost.prefill_ps(0, 16, 0)
+    assert "1 shapes, 5 rounds each" in cost.error
+
+
+def test_a_measurement_survives_a_failure_after_it(tmp_path: Path) -> None:
+    kernels = FakeKernels()
+    cost = live(tmp_path, kernels)
+    cost.prefill_ps(0, 32, 0)
+    kernels.fail = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cost.prefill_ps(0, 64, 0)
+    (file,) = (tmp_path / "cache").iterdir()
+    rows = json.loads(file.read_text(encoding="utf-8"))["measurements"]
+    assert [row["shape"] for row in rows] == [["prefill", 16, 0], ["prefill", 32, 0]]
+    assert [row["ms"] for row in rows] == [11.6, 13.2]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff\xfe", b'{"format": 1}', b'{"format": 2, "key": {}, "measurements": []}'],
+)
+def test_a_damaged_cache_is_one_line_that_says_what_to_do(tmp_path: Path, content: bytes) -> None:
+    live(tmp_path).prefill_ps(0, 16, 0)
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_bytes(content)
+    with pytest.raises(SetupError, match=r"cannot be used: .*; delete it, and its times are measured again"):
+        live(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"ms": 11.6', '"ms": NaN'), ('"ms": 11.6', '"ms": -1'), ('"prefill"', '"prefil"'), ('"ms"', '"s"')],
+)
+def test_a_cache_with_a_bad_number_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    live(tmp_path).prefill_ps(0, 16, 0)
+    (file,) = (tmp_path / "cache").iterdir()
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(SetupError, match="not a file of measurements"):
+        live(tmp_path)
+
+
+def test_another_devices_file_under_this_name_is_refused(tmp_path: Path) -> None:
+    live(tmp_path).prefill_ps(0, 16, 0)
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_text(file.read_text(encoding="utf-8").replace("fake GPU", "faster GPU"), encoding="utf-8")
+    with pytest.raises(SetupError, match="other measurements than its name says"):
+        live(tmp_path)
+
+
+def test_a_cache_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file", encoding="utf-8")
+    with pytest.raises(SetupError, match=r"live cache .*(cannot be used|cannot be made)"):
+        live(tmp_path).prefill_ps(0, 16, 0)
+
+
+def test_the_users_cache_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    cost = build_live_cost([node_file(tmp_path)], "tiny-llama", "none", 1000, open_kernels=FakeBench)
+    cost.prefill_ps(0, 16, 0)
+    assert [path.name.split("-tp1-")[0] for path in (tmp_path / "mine/mooncake-bench/live").iterdir()] == ["tiny-llama"]
+    shutil.rmtree(tmp_path / "mine")
