@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
 
 from mooncake_bench.hardware.build import build_cost
-from mooncake_bench.hardware.presets import load_model, load_node
+from mooncake_bench.hardware.presets import load_engine, load_model, load_node
 
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "shared" / "measurements"
 
@@ -33,31 +32,47 @@ def prefill_s(cached_ratio: float) -> list[float]:
     return [A800.prefill_ps(0, n - hit, hit) / 1e12 for n, hit in zip(LENGTHS, hits, strict=True)]
 
 
-def test_a800_prefill_without_a_cache_is_3_to_10_percent_above_the_paper() -> None:
-    # The cost model's notes give +4.5 at 8k and +9.9 at 128k with o_pre = 80 ms; the least is +3.4, at 16k.
-    off = deviations_percent(prefill_s(0.0), PREFILL_S)
-    assert off == pytest.approx([4.5, 3.4, 3.9, 5.8, 9.9], abs=0.1)
+def test_a800_prefill_is_within_10_percent_of_the_papers_ten_bars() -> None:
+    # In-sample in one number: the engine's 76 ms a prefill were chosen to match these bars.
+    full, cached = (
+        deviations_percent(prefill_s(ratio), bars) for ratio, bars in ((0.0, PREFILL_S), (0.95, PREFILL_CACHED_S))
+    )
+    assert max(map(abs, (*full, *cached))) < 10
+    said = (
+        f"{min(full):+.1f} to {max(full):+.1f} % in prefill (95 % cached: {min(cached):+.1f} to {max(cached):+.1f} %)"
+    )
+    assert said in load_engine("mooncake-a800").short
 
 
-def test_a800_prefill_with_95_percent_cached_is_within_10_percent_of_the_paper() -> None:
-    off = deviations_percent(prefill_s(0.95), PREFILL_CACHED_S)
-    assert off == pytest.approx([6.6, -8.7, -9.4, -5.0, 1.1], abs=0.1)
+def test_no_other_whole_ms_of_engine_time_comes_closer_to_the_ten_bars() -> None:
+    bare = build_cost(["a800"], "llama-3-70b", "none")
+    bars = [(n, round(n * ratio), s) for ratio, all_s in ((0.0, PREFILL_S), (0.95, PREFILL_CACHED_S))
+            for n, s in zip(LENGTHS, all_s, strict=True)]  # fmt: skip
+
+    def worst(o_pre_ms: int) -> float:
+        return max(abs((bare.prefill_ps(0, n - hit, hit) / 1e9 + o_pre_ms) / (1e3 * s) - 1) for n, hit, s in bars)
+
+    assert min(range(121), key=worst) == pytest.approx(load_engine("mooncake-a800").overhead.prefill_ms, abs=1)
 
 
 def test_a800_prefill_without_engine_overhead_shows_what_o_pre_is_for() -> None:
+    # A bar of o_pre and E: what E alone lacks is 76 ms of 1,002 to 27,514 ms without, of 135 to 2,329 ms with a cache.
     bare = build_cost(["a800"], "llama-3-70b", "none")
-    full = [bare.prefill_ps(0, n, 0) / 1e12 for n in LENGTHS]
-    assert deviations_percent(full, PREFILL_S) == pytest.approx([-3.5, -0.5, 2.1, 5.0, 9.6], abs=0.1)
-    cached = [bare.prefill_ps(0, n - round(0.95 * n), round(0.95 * n)) / 1e12 for n in LENGTHS]
-    assert deviations_percent(cached, PREFILL_CACHED_S) == pytest.approx([-53, -44, -29, -14, -2.3], abs=0.5)
+    for ratio, bars in ((0.0, PREFILL_S), (0.95, PREFILL_CACHED_S)):
+        hits = [round(ratio * n) for n in LENGTHS]
+        ours = [bare.prefill_ps(0, n - hit, hit) / 1e12 for n, hit in zip(LENGTHS, hits, strict=True)]
+        lacking = [full - own for full, own in zip(prefill_s(ratio), ours, strict=True)]
+        assert lacking == pytest.approx([0.076] * 5, abs=1e-9)
+        if ratio:
+            assert deviations_percent(ours, bars)[0] < -45  # the shortest bar is more than half engine
 
 
 def test_a800_decode_of_one_request_is_within_2_percent_of_the_paper() -> None:
+    # In-sample: the engine's 7.8 ms a step were chosen to match.
     # 128 steps whose context grows from n to n + 127: 128 f(1) + c_d (128 n + 127*128/2)
     ours = [(128 * A800.decode_ps(0, 1) + A800.token_ps(0) * (128 * n + 127 * 64)) / 1e12 for n in LENGTHS]
     off = deviations_percent(ours, DECODE_S)
-    assert max(off) == pytest.approx(1.4, abs=0.1)
-    assert min(off) == pytest.approx(-1.9, abs=0.1)
+    assert max(map(abs, off)) < 2
 
 
 def test_a800_network_moves_the_kv_as_fast_as_the_paper_measured() -> None:
@@ -80,29 +95,6 @@ def test_the_published_numbers_are_those_of_the_digitised_figure() -> None:
     assert bars("95", "prefill") == PREFILL_CACHED_S
     assert bars("0", "decode") == DECODE_S
     assert bars("0", "transfer") == TRANSFER_S
-
-
-@pytest.mark.parametrize("node", ["a100", "a800", "h100", "h800", "h200"])
-def test_presets_are_the_fits_rounded(node: str) -> None:
-    path = MEASUREMENTS / "derived" / "presets.json"
-    if not path.exists():
-        pytest.skip(f"needs the fits at {path}")
-    fit = json.loads(path.read_text(encoding="utf-8"))[f"{node}_sxm|llama-70b|tp8"]
-    prefill, decode = fit["prefill_ms"], fit["decode_roof_ms"]
-    costs = load_node(node).costs["llama-3-70b"]
-    ours = costs.coefficients
-    assert [
-        ours.prefill_floor_ms,
-        ours.prefill_token_ms,
-        ours.prefill_constant_ms,
-        ours.prefill_token2_ms,
-        ours.decode_floor_ms,
-        ours.decode_roof_ms,
-        ours.decode_sequence_ms,
-        ours.decode_token_ms,
-    ] == pytest.approx([*(prefill[k] for k in "mboc"), *(decode[k] for k in "mkec")], rel=3e-3)
-    for median_p90 in (fit["prefill_heldout"][:2], fit["decode_roof_heldout"][:2]):
-        assert "{}/{} %".format(*median_p90) in costs.error
 
 
 @pytest.mark.parametrize(("node", "gpu_bytes"), [("a100", 80 * 2**30), ("h100", 80 * 2**30), ("h200", 141e9)])

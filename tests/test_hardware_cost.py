@@ -6,6 +6,7 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
+from design_costs import ENGINE, NODE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,14 +85,14 @@ def test_times_round_half_to_even() -> None:
 def test_a800_prefill_of_8192_tokens_takes_1047_ms() -> None:
     # b n = 0.1089*8192 = 892.1088; sqrt(5.5^2 + 892.1088^2) = 892.12575; o = 13.05; o_pre = 80;
     # c S = 1.849e-6 * 8192^2/2 = 62.04214. In all 1047.21789 ms.
-    cost = build_cost(["a800"], "llama-3-70b", "mooncake-a800")
+    cost = build_cost([NODE], "llama-3-70b", ENGINE)
     assert cost.prefill_ps(0, 8192, 0) / 1e9 == pytest.approx(1047.21789, abs=1e-4)
 
 
 def test_a800_step_of_64_sequences_takes_37_6_ms_with_300000_tokens() -> None:
     # k B = 7.168; (18.82^4 + 7.168^4)^(1/4) = (125,451.2 + 2,639.9)^(1/4) = 18.91824; e B = 2.8736; o_dec = 7.8;
     # c_d T = 2.688e-5 * 300,000 = 8.064. In all 37.6558 ms.
-    cost = build_cost(["a800"], "llama-3-70b", "mooncake-a800")
+    cost = build_cost([NODE], "llama-3-70b", ENGINE)
     assert cost.token_ps(0) == 26_880
     assert (cost.decode_ps(0, 64) + 300_000 * cost.token_ps(0)) / 1e9 == pytest.approx(37.6558, abs=1e-3)
 
@@ -105,12 +106,16 @@ def test_prefill_equals_exact_arithmetic_to_a_picosecond_in_1e15(i: int, n: int,
     c = MIXED.coefficients[i]
     with localcontext() as context:
         context.prec = 60
-        m, b, o, c2 = (
+        m, b, o, c2, h, w = (
             Decimal(repr(x))
-            for x in (c.prefill_floor_ms, c.prefill_token_ms, c.prefill_constant_ms, c.prefill_token2_ms)
-        )
-        s = Decimal(n) * p + Decimal(n) * n / 2
-        exact = exact_ps((m * m + (b * n) ** 2).sqrt() + o + c2 * s + 80)
+            for x in (
+                c.prefill_floor_ms, c.prefill_token_ms, c.prefill_constant_ms, c.prefill_token2_ms,
+                c.prefill_late_ms, c.prefill_late_tokens,
+            )
+        )  # fmt: skip
+        s, n2 = Decimal(n) * p + Decimal(n) * n / 2, Decimal(n) * n
+        o_pre = Decimal(repr(MIXED.overhead.prefill_ms))
+        exact = exact_ps((m * m + (b * n) ** 2).sqrt() + o + c2 * s + h * n2 / (n2 + w * w) + o_pre)
     assert abs(MIXED.prefill_ps(i, n, p) - exact) <= 1 + 1e-15 * exact
 
 
@@ -119,8 +124,11 @@ def test_decode_equals_exact_arithmetic_to_a_picosecond(i: int, batch: int) -> N
     c = MIXED.coefficients[i]
     with localcontext() as context:
         context.prec = 60
-        m, k, e = (Decimal(repr(x)) for x in (c.decode_floor_ms, c.decode_roof_ms, c.decode_sequence_ms))
-        exact = exact_ps((m**4 + (k * batch) ** 4).sqrt().sqrt() + e * batch + Decimal("7.8"))
+        m, k, e, g = (
+            Decimal(repr(x)) for x in (c.decode_floor_ms, c.decode_roof_ms, c.decode_sequence_ms, c.decode_root_ms)
+        )
+        roof = (m**4 + (k * batch) ** 4).sqrt().sqrt()
+        exact = exact_ps(roof + e * batch + g * Decimal(batch).sqrt() + Decimal("7.8"))
     assert abs(MIXED.decode_ps(i, batch) - exact) <= 1
 
 

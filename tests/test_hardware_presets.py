@@ -60,28 +60,35 @@ def written(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def test_all_five_nodes_two_models_and_the_engines_are_bundled() -> None:
-    assert node_names() == ["a100", "a800", "h100", "h800", "h200"]
-    assert model_names() == ["llama-3-70b", "llama2-70b"]
-    assert engine_names() == ["mooncake-a800", "vllm-h100", "vllm-h200", "none"]
+SERVERS = ["a100", "a800", "h100", "h800", "h200"]
+DENSE = ["llama-3-70b", "llama2-70b", "llama-3-8b", "qwen3-32b", "tiny-llama"]
+EXPERTS = ["deepseek-v3", "kimi-k2", "kimi-k2-int4"]
+
+
+def test_the_five_nodes_the_models_and_the_engines_are_bundled() -> None:
+    assert node_names()[:5] == SERVERS
+    assert set(model_names()) == {*DENSE, *EXPERTS}
+    fitted = ["vllm-h100", "vllm-h200", "trtllm-h200", "vllm-rtxpro6000", "vllm-rtxpro6000x2"]
+    assert engine_names() == ["mooncake-a800", "none", *fitted]
 
 
 def test_every_bundled_preset_is_valid_and_builds() -> None:
-    for model in model_names():
+    for model in DENSE:
         for engine in engine_names():
-            cost = build_cost(node_names(), model, engine)
+            cost = build_cost(SERVERS, model, engine)
             assert len(cost) == 5
             assert all(cost.prefill_ps(i, 1, 0) > 0 and cost.decode_ps(i, 1) > 0 for i in range(5))
 
 
 def test_only_a800_and_h800_are_derived() -> None:
-    status = {name: load_node(name).costs["llama-3-70b"].status for name in node_names()}
+    status = {name: load_node(name).costs["llama-3-70b"].status for name in SERVERS}
     assert status == {"a100": "measured", "a800": "derived", "h100": "measured", "h800": "derived", "h200": "measured"}
 
 
-def test_paper_engine_adds_80_ms_a_prefill_and_7_8_a_step() -> None:
+def test_paper_engine_adds_76_ms_a_prefill_and_7_8_a_step() -> None:
+    # whole ms that leave the largest miss of FAST'25 Fig 14's ten prefill bars smallest: test_hardware_anchors.py
     overhead = load_engine("mooncake-a800").overhead
-    assert (overhead.prefill_ms, overhead.decode_ms) == (80.0, 7.8)
+    assert (overhead.prefill_ms, overhead.decode_ms) == (76.0, 7.8)
 
 
 def test_a_network_that_nobody_measured_is_said_to_be_at_line_rate() -> None:
@@ -120,7 +127,7 @@ def test_a_mixed_cluster_takes_each_column_from_its_own_node() -> None:
 def test_the_error_is_one_sentence_with_every_status_and_the_measured_error() -> None:
     error = build_cost(["a800"], "llama-3-70b", "mooncake-a800").error
     assert error.startswith("llama-3-70b on a800 is derived: ")
-    for fact in ("+3.4 to +9.9 %", "-9.4 to +6.6 %", "4.7/13.5 %", "not independent", "87 GB/s (measured)"):
+    for fact in ("+1.3 to +6.8 %", "-6.5 to +7.2 %", "0.9/6.7 %", "not independent", "87 GB/s (measured)"):
         assert fact in error
     assert error.endswith(".")
     assert "\n" not in error
@@ -128,10 +135,10 @@ def test_the_error_is_one_sentence_with_every_status_and_the_measured_error() ->
 
 
 def test_the_short_error_is_a_sentence_of_two_lines_for_every_bundled_pair() -> None:
-    for node in node_names():
+    for node in SERVERS:
         for engine in engine_names():
             short = build_cost([node] * 16, "llama-3-70b", engine).error_short
-            assert len(short) <= 170, short
+            assert len(short) <= 180, short
             assert short.startswith(("measured: ", "derived, not measured: ")), short
             assert "\n" not in short
             assert not short.endswith(".")
@@ -141,8 +148,8 @@ def test_the_short_error_tells_whole_steps_where_the_engine_was_fitted_and_kerne
     def short(nodes: list[str], engine: str, model: str = "llama-3-70b") -> str:
         return build_cost(nodes, model, engine).error_short
 
-    assert short(["a800"], "mooncake-a800").startswith("derived, not measured: fitted to FAST'25 Fig 14, off by +3.4")
-    assert short(["h100"], "none").startswith("measured: kernel sums off by 0.9/8.1 %")
+    assert short(["a800"], "mooncake-a800").startswith("derived, not measured: fitted to FAST'25 Fig 14, off by +1.3")
+    assert short(["h100"], "none").startswith("measured: kernel sums off by 0.7/2.4 %")
     assert short(["h100"], "none").endswith("no engine time, so too short")
     assert short(["h100"], "mooncake-a800").endswith("engine fitted on a800, not on h100")
     assert "; a100 measured: " in short(["a800", "a100"], "mooncake-a800")
@@ -184,7 +191,7 @@ def test_the_version_follows_the_numbers_and_not_the_size_of_the_cluster() -> No
 @pytest.mark.parametrize(
     ("load", "name", "message"),
     [
-        (load_node, "h8000", r"unknown node 'h8000'; did you mean 'h800'\?; known: a100, a800, h100, h800, h200; or"),
+        (load_node, "h8000", r"unknown node 'h8000'; did you mean 'h800'\?; known: a100, a800, h100, h800, h200"),
         (
             load_model,
             "lama-3-70b",
@@ -193,7 +200,7 @@ def test_the_version_follows_the_numbers_and_not_the_size_of_the_cluster() -> No
         (
             load_engine,
             "mooncake",
-            r"unknown engine 'mooncake'.*known: mooncake-a800, vllm-h100, vllm-h200, none; or give",
+            r"unknown engine 'mooncake'.*known: mooncake-a800, none, vllm-h100, vllm-h200, trtllm-h200, vllm-rtx",
         ),
         (load_engine, "", r"unknown engine ''; known"),
     ],
@@ -226,7 +233,7 @@ def test_a_users_node_stands_beside_bundled_ones(tmp_path: Path) -> None:
 def test_a_node_without_the_models_coefficients_says_what_it_has(tmp_path: Path) -> None:
     model = written(tmp_path, "tiny.toml", MODEL)
     with pytest.raises(
-        SetupError, match=r"node 'a800' has no cost coefficients for model 'tiny'; it has: llama-3-70b;"
+        SetupError, match=r"'a800' has no cost coefficients for model 'tiny'; it has: llama-3-70b.* gives no dimensions"
     ):
         build_cost(["a800"], model, "none")
 
@@ -258,7 +265,8 @@ def test_a_node_without_the_models_coefficients_says_what_it_has(tmp_path: Path)
         (("floor_ms = 2", "floor_ms = -2"), "key 'costs.tiny.decode.floor_ms' is -2: expected a number above 0"),
         (("roof_ms", "rof_ms"), "key 'costs.tiny.decode.roof_ms' is missing"),
         (("roof_ms", "knee = 1, roof_ms"), "unknown key 'costs.tiny.decode.knee'; expected: floor_ms, roof_ms"),
-        (("gpus", "gpu = 8\ngpus"), r"unknown key 'gpu'; did you mean 'gpus'\?; expected: costs, description"),
+        (("gpus", "gpu = 8\ngpus"), r"key 'gpu' is 8: expected a text"),
+        (("gpus", 'gpu = "h10"\ngpus'), "key 'gpu' is 'h10': expected one of a100, a800, h100, h800, h200, or a"),
         (("[costs.tiny]", "[costs]"), r"key 'costs.status' is 'measured': expected a table \[costs.status\]"),
         (("gpus = 4", "gpus = "), "not valid TOML: .*line 3"),
     ],
@@ -301,7 +309,7 @@ def test_a_file_that_is_not_there_or_not_a_file_or_not_text_is_named(tmp_path: P
 
 def test_an_engine_faster_than_nothing_is_refused(tmp_path: Path) -> None:
     engine = written(tmp_path, "quick.toml", ENGINE.replace("-0.5", "-19"))
-    with pytest.raises(SetupError, match=r"engine 'quick\.toml' on node 'a800': .*shortest decode step -0\.18 ms"):
+    with pytest.raises(SetupError, match=r"engine 'quick\.toml' on node 'a800': .*shortest decode step -0\.16 ms"):
         build_cost(["a800"], "llama-3-70b", engine)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from design_costs import DESIGN
 from test_results_tiny import MS, tiny_run
 
 from mooncake_bench.hardware.fake import FakeCost
@@ -170,7 +171,7 @@ def test_the_conversation_trace_gives_the_known_mean_ttft(shared: Path) -> None:
     from mooncake_bench.trace import load
 
     trace = load(shared / "traces" / "mooncake-fast25" / "conversation_trace.jsonl")
-    values = Run.from_replay(run(trace, Setup())).metrics()
+    values = Run.from_replay(run(trace, Setup(**DESIGN))).metrics()
     # the task's reference: an independent program gets 1,403.53 ms; .3736 is the infinite cache's share of tokens
     assert values["mean_ttft_ms"].value == pytest.approx(1403.53, abs=0.005)
     assert values["ceiling_ratio_tokens"].value == pytest.approx(0.3736, abs=5e-5)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from design_costs import DESIGN
 from reference import Req, simulate
 from reference.admissions import Baseline, Early, Predictive
 from reference.cost import AnalyticCost
@@ -37,7 +38,7 @@ def conversation() -> Trace:
 
 @cache
 def replayed(policy: str, **setup: Any) -> Replay:
-    return run(conversation(), Setup(policy=policy, **setup))
+    return run(conversation(), Setup(policy=policy, **DESIGN, **setup))
 
 
 def overloaded(policy: str) -> Replay:
@@ -90,7 +91,9 @@ def test_rejections_in_the_corner_of_rule_9(policy: str, rejected: int) -> None:
 def test_every_request_fares_as_in_the_reference(policy: str, router: Any, admission: Any, count: int) -> None:
     # The full house at 1x; under an admission a small one at 4x, where it turns requests away.
     prefill, decode, speedup = (8, 8, 1.0) if count == 1000 else (3, 1, 4.0)
-    setup = Setup(cluster=f"{prefill}P+{decode}D", policy=policy, speedup=speedup, slo_tbt_ms=35.0, max_requests=count)
+    setup = Setup(
+        cluster=f"{prefill}P+{decode}D", policy=policy, speedup=speedup, slo_tbt_ms=35.0, max_requests=count, **DESIGN
+    )
     quick = as_result(run(conversation(), setup))
     trace = conversation()
     rows = [
@@ -184,7 +187,7 @@ NOT_ORACLES = sorted(name for name, policy in plugins.discover().items() if poli
 
 @pytest.mark.parametrize("policy", NOT_ORACLES)
 def test_output_lengths_in_another_order_change_no_decision_before_a_finish_reveals_one(policy: str) -> None:
-    # 400 requests within 12 ms; a prefill takes 80 ms and more, so nothing has finished when the last one is decided.
+    # 400 requests within 12 ms; a prefill takes 76 ms and more, so nothing has finished when the last one is decided.
     trace = conversation().select(max_requests=400)
     shuffled = Trace(
         name="shuffled",
@@ -209,7 +212,7 @@ def test_an_interrupted_replay_keeps_what_was_done() -> None:
         if done >= 1024:
             raise KeyboardInterrupt
 
-    replay = run(conversation(), Setup(policy="early", cluster="2P+1D", speedup=3), progress=stop)
+    replay = run(conversation(), Setup(policy="early", cluster="2P+1D", speedup=3, **DESIGN), progress=stop)
     status = np.bincount(replay.columns["status"], minlength=4)
     assert replay.interrupted
     assert status.sum() == len(conversation())

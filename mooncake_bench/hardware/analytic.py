@@ -109,7 +109,8 @@ class AnalyticCost(CostModel):
              c.prefill_late_ms, c.prefill_late_tokens * c.prefill_late_tokens)
             for c in self.coefficients
         ]  # fmt: skip
-        self._m2, _, self._o, c, self._h, self._w2 = _columns(self._prefill)
+        self._m2, b2, self._o, c, self._h, w2 = _columns(self._prefill)
+        self._bw2 = b2 * w2
         self._half_c = c * 0.5
         self._b = np.array([c.prefill_token_ms for c in self.coefficients])
         self._late = bool(self._h.any())
@@ -138,15 +139,19 @@ class AnalyticCost(CostModel):
         """(N,) E of E1 + o_pre [ms]."""
         time: FloatColumn = computed * self._b
         time *= time
+        late = None
+        if self._late:  # n^2 / (n^2 + w^2) = (b n)^2 / ((b n)^2 + (b w)^2)
+            late = time + self._bw2
+            np.divide(time, late, late)
+            late *= self._h
         time += self._m2
         np.sqrt(time, time)
         attention = computed * self._half_c
         attention *= computed + (prefix + prefix)
         time += attention
         time += self._o
-        if self._late:
-            n2 = np.square(computed, dtype=np.float64)
-            time += self._h * n2 / (n2 + self._w2)
+        if late is not None:
+            time += late
         return time
 
     def decode_ps(self, instance: int, batch: int) -> int:
