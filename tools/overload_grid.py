@@ -120,14 +120,16 @@ def outcome(replay: Replay) -> Outcome:
 class Player:
     """Replays policies in cells; accept-all, which no SLO steers, once for all SLOs."""
 
-    def __init__(self, trace: Trace, max_requests: int | None) -> None:
+    def __init__(self, trace: Trace, max_requests: int | None, hardware: Mapping[str, str]) -> None:
+        """``hardware``: the setup's node and engine."""
         self._trace = trace
         self._max_requests = max_requests
+        self._hardware = hardware
         self._unsteered: tuple[Cell, Replay] | None = None
 
     def accept_all(self, cell: Cell) -> Outcome:
         """What happens when nothing is rejected."""
-        setup = cell.setup("accept-all", self._max_requests)
+        setup = self._setup(cell, "accept-all")
         anchor = cell._replace(ttft="", tbt="")
         if self._unsteered is None or self._unsteered[0] != anchor:
             self._unsteered = anchor, simulate(self._trace, setup)
@@ -135,11 +137,14 @@ class Player:
 
     def replay(self, cell: Cell, policy: str) -> Replay:
         """One admission in one cell."""
-        return simulate(self._trace, cell.setup(policy, self._max_requests))
+        return simulate(self._trace, self._setup(cell, policy))
 
     def play(self, cell: Cell, policy: str) -> Outcome:
         """What one admission does."""
         return outcome(self.replay(cell, policy))
+
+    def _setup(self, cell: Cell, policy: str) -> Setup:
+        return replace(cell.setup(policy, self._max_requests), **self._hardware)
 
 
 def chains(tds: Sequence[str], recheck: bool) -> list[Chain]:
@@ -357,6 +362,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--recheck", action="store_true", help="also early and predictive with the decode-side check")
     parser.add_argument("--swings", action="store_true", help="instead, how the loads of early and predictive swing")
     parser.add_argument("--max-requests", type=int, default=None, help="replay only the first requests [default: all]")
+    parser.add_argument("--node", default="a800", help="node preset or .toml file [default: a800]")
+    parser.add_argument("--engine", default="mooncake-a800", help="engine, likewise [default: mooncake-a800]")
     parser.add_argument("--reading", choices=list(READINGS), default=FIRST_READING, help="TBT that is shown")
     return parser.parse_args(given)
 
@@ -364,12 +371,17 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def cells_of(given: argparse.Namespace) -> list[Cell]:
     """The grid, SLOs varying fastest."""
     axes = (given.cluster, given.vram, given.speedup, given.ttft, given.tbt)
-    return [Cell(*point) for point in product(*(text.split(",") for text in axes))]
+    points = product(*(text.split(",") for text in axes))
+    return [Cell(*point) for point in points]
+
+
+def _player(options: argparse.Namespace) -> Player:
+    return Player(load(options.trace), options.max_requests, {"node": options.node, "engine": options.engine})
 
 
 def answer(options: argparse.Namespace) -> Iterator[str]:
     """The lines to print. Raises BenchError for bad input."""
-    player, cells = Player(load(options.trace), options.max_requests), cells_of(options)
+    player, cells = _player(options), cells_of(options)
     orders = chains(options.td.split(","), options.recheck)
     if options.swings:
         yield from swing_tables(player, cells, specs_of(orders)[1:])

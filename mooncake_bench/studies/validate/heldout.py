@@ -20,13 +20,6 @@ SOURCE = "the presets' own file, written with them from kernel tables (aiconfigu
 FILES = ()
 
 AIM = Limits("this tool's own aim: 5 % median, 10 % p90", median=5.0, p90=10.0)
-NOTES = "the cost model's notes, section 3, mean over 14 models and parallelisms"
-
-PUBLISHED = {  # node: errors of those notes in prefill (E1) and decode (E2, roof form), median and p90
-    "a100": {"prefill": (1.6, 6.6), "decode": (2.0, 5.2)},
-    "h100": {"prefill": (1.9, 6.3), "decode": (1.9, 4.8)},
-    "h200": {"prefill": (2.3, 6.1), "decode": (1.9, 4.1)},
-}
 
 
 def run(measurements: Measurements) -> Outcome:
@@ -42,7 +35,8 @@ def run(measurements: Measurements) -> Outcome:
                     held[phase][model] = one
         rows += [row for phase, by_model in held.items() for row in _rows(name, phase, by_model)]
     facts = ["recorded with each fit, not computed here; held out: means over random halves; left out: every "
-             "configuration predicted without its own rows"]  # fmt: skip
+             "configuration predicted without its own rows; the same over all models and parallelisms, beside the cost "
+             "model's notes: python tools/derive_presets.py MEASUREMENTS --errors"]  # fmt: skip
     facts += [f"nothing is recorded of {', '.join(without)}"] if without else []
     return Outcome(tuple(rows), tuple(facts))
 
@@ -54,12 +48,3 @@ def _rows(node: str, phase: str, by_model: dict[str, HeldOut]) -> Iterator[Row]:
         name = f"{node}, {model}: {phase}"
         yield Row(name, HELD_OUT, node=node, model=model, engine=KERNELS, limits=AIM, recorded=halves)
         yield Row(f"{name}, {LEFT_OUT}", LEFT_OUT, node=node, model=model, engine=KERNELS, recorded=left)
-    if by_model and node in PUBLISHED:
-        published = Limits(NOTES, *PUBLISHED[node][phase], decimals=1)
-        yield Row(f"{node}: {phase}, mean of {len(by_model)} models", HELD_OUT, node=node, engine=KERNELS,
-                  limits=published, recorded=_mean(list(by_model.values())))  # fmt: skip
-
-
-def _mean(found: list[HeldOut]) -> Errors:
-    means = (sum(getattr(one, name) for one in found) / len(found) for name in ("median", "p90", "worst"))
-    return Errors(sum(one.rows for one in found), *means)
