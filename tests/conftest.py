@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from fault_tools import Tool
 from hypothesis import HealthCheck, settings
 
+PLAIN = "not benchmark and not live"  # what pyproject.toml asks for
 REPO = Path(__file__).resolve().parent.parent
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,6 +34,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.numprocesses, option.dist = "auto", "worksteal"  # neighbours, which share fixtures, stay together
     if worker or getattr(option, "dist", "no") != "no":
         option.benchmark_disable = True  # else pytest-benchmark warns that nothing can be measured so
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which tests a plain run leaves out, and why."""
+    if config.option.markexpr == PLAIN and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        missing = "" if find_spec("torch") else "torch is not installed; "
+        terminalreporter.write_line(
+            f"live tests were skipped: {missing}they run by pip install '.[test,live]' && pytest -m live -n0"
+        )
 
 
 @pytest.fixture(scope="session")

@@ -57,14 +57,15 @@ PARAMETERS = [
         "layers",
         str | None,
         ("--layers", "--live-layers"),
-        "Rising depths that are run and scaled to the model's own, such as 1,2,4 [default: 1,2,4]",
+        "Rising depths that are run and scaled to the model's own, such as 1,2,4; a model that is not deeper is run whole "
+        "[default: 1,2,4]",
         metavar="A,B,C",
     ),
     option(
         "repeat",
         int,
         ("--repeat", "--live-repeat"),
-        "Timed rounds of each shape, after a warm-up [rounds; default: 5]",
+        "Timed rounds of each shape, after a warm-up; at most 3 of one that takes seconds [rounds; default: 5]",
         5,
         metavar="N",
     ),

@@ -6,8 +6,8 @@ of 4, batches of powers of 2. Between corners time is a straight line in each di
 (in the prefix and the context it is, in the computed tokens nearly so), at most 4 % too long where it is a pure square
 (the middle of 1024 and 1536: 1.25^2 = 1.5625 against (1 + 2.25) / 2 = 1.625). Below the first corner the first holds.
 
-A corner counts as the longest of all corners up to it, so that noise never makes more work take less time; and since
-those are always run with it, no answer depends on which was asked first.
+A question runs only the corners around it, at most four: every time lies between measured medians, and none depends on
+which was asked first. Nothing keeps noise from making a larger shape a little faster than a smaller one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAST_TOKEN_MS = 1e-9
 
 
 class Surface:
-    """Time [ms] over two sizes, from corners that are measured when one is first needed; never falling."""
+    """Time [ms] over two sizes, from corners that are measured when one is first needed."""
 
     def __init__(
         self, measure: Callable[[int, int], float], rows: Sequence[int], columns: Sequence[int], what: str
@@ -54,10 +54,8 @@ class Surface:
         """(N,) times [ms] for (N,) sizes. Raises SetupError beyond the last corner, and what a measurement raises."""
         low, high, share = self._between(self._rows, rows)
         left, right, part = self._between(self._columns, columns)
+        self._fill(low, high, left, right)
         known = self._known
-        if np.isnan(known[high, right]).any():
-            for corner in sorted(set(zip(high.tolist(), right.tolist(), strict=True))):
-                self._fill(*corner)
         near = known[low, left] * (1 - part) + known[low, right] * part
         far = known[high, left] * (1 - part) + known[high, right] * part
         time: FloatColumn = near * (1 - share) + far * share
@@ -73,15 +71,13 @@ class Surface:
         width = np.maximum(corners[high] - corners[low], 1)
         return low, high, (inside - corners[low]) / width
 
-    def _fill(self, row: int, column: int) -> None:
-        """Measure a corner and all below it that are not known yet."""
-        known = self._known
-        for i in range(row + 1):
-            for j in range(column + 1):
-                if np.isnan(known[i, j]):
-                    time = self._measure(int(self._rows[i]), int(self._columns[j]))
-                    below = [known[i - 1, j]] * (i > 0) + [known[i, j - 1]] * (j > 0)
-                    known[i, j] = max(time, *below) if below else time
+    def _fill(self, low: Column, high: Column, left: Column, right: Column) -> None:
+        """Measure what is not known yet of the corners around sizes, the smaller ones first."""
+        rows, columns = np.concatenate((low, low, high, high)), np.concatenate((left, right, left, right))
+        unknown = np.isnan(self._known[rows, columns])
+        if unknown.any():
+            for i, j in sorted(set(zip(rows[unknown].tolist(), columns[unknown].tolist(), strict=True))):
+                self._known[i, j] = self._measure(int(self._rows[i]), int(self._columns[j]))
 
 
 def slope_shapes(vram_tokens: int) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ import re
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mooncake_bench.errors import SetupError
@@ -21,7 +22,7 @@ from mooncake_bench.outfile import writing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-FORMAT = 1
+FORMAT = 2
 MODE: Literal["layerwise"] = "layerwise"
 """How a live prefill treats its KV: each layer's is stored while the next layer computes."""
 
@@ -38,7 +39,9 @@ class Timing(Protocol):
     @property
     def noisy(self) -> bool: ...
     @property
-    def depth_error(self) -> float: ...
+    def depth_error(self) -> float | None: ...
+    @property
+    def notice(self) -> str: ...
 
 
 class Kernels(Protocol):
@@ -58,8 +61,10 @@ class Measurement:
     """Distance between the quartiles of the samples, over the median; None for fewer than three samples."""
     samples: int
     noisy: bool
-    depth_error: float
-    """How far scaling a few layers to the whole depth was off at other depths [%]."""
+    depth_error: float | None
+    """How far scaling a few layers to the whole depth was off at other depths [%]; None: the whole depth was run."""
+    notice: str = ""
+    """What else a reader of the time must know."""
 
 
 Shape = tuple[str, int, int]
@@ -69,14 +74,24 @@ Shape = tuple[str, int, int]
 class Measured:
     """The times of one shard on one device: from the disk where they are known, else from kernels, built when needed.
 
-    ``used`` holds what was asked for, in order: it depends on the questions, not on what the disk knew.
+    ``used`` holds what was asked for, in order: it depends on the questions, not on what the disk knew. ``ran`` is how
+    many of them kernels were run for, in ``ran_s`` seconds.
     """
 
-    def __init__(self, key: Mapping[str, Any], kernels: Callable[[], Kernels], folder: Path) -> None:
-        """``key``: all that the times depend on, as JSON holds it. Raises SetupError for a file that is damaged."""
+    def __init__(
+        self,
+        key: Mapping[str, Any],
+        kernels: Callable[[], Kernels],
+        folder: Path,
+        watch: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        """``key``: all that the times depend on, as JSON holds it. ``watch`` is told what is going to be measured, and
+        None once it is. Raises SetupError for a file that is damaged."""
         self.key = json.loads(json.dumps(key))
         self.path = folder / file_name(self.key)
         self.used: dict[Shape, Measurement] = {}
+        self.ran, self.ran_s = 0, 0.0
+        self._watch = watch
         self._build = kernels
         self._kernels: Kernels | None = None
         self._known = _read(self.path, self.key)
@@ -92,12 +107,23 @@ class Measured:
     def _of(self, shape: Shape, measure: Callable[[Kernels], Timing]) -> Measurement:
         found = self.used.get(shape) or self._known.get(shape)
         if found is None:
-            if self._kernels is None:
-                self._kernels = self._build()
-            found = self._known[shape] = kept(measure(self._kernels))
+            found = self._known[shape] = self._measured(shape, measure)
             self._write()
         self.used[shape] = found
         return found
+
+    def _measured(self, shape: Shape, measure: Callable[[Kernels], Timing]) -> Measurement:
+        """A time by kernels, ``watch`` and the counts kept up."""
+        self.ran += 1
+        self._watch(f"live: measuring {in_words(shape)} (shape {self.ran}, {self.ran_s:.0f} s so far)…")
+        start = monotonic()
+        try:
+            if self._kernels is None:
+                self._kernels = self._build()
+            return kept(measure(self._kernels))
+        finally:
+            self.ran_s += monotonic() - start
+            self._watch(None)
 
     def _write(self) -> None:
         rows = [{"shape": list(shape), **asdict(one)} for shape, one in sorted(self._known.items())]
@@ -121,6 +147,14 @@ def cache_folder(given: str | None) -> Path:
     return root / "mooncake-bench" / "live"
 
 
+def in_words(shape: Shape) -> str:
+    """A shape as a person reads it."""
+    phase, first, second = shape
+    if phase == "decode":
+        return f"decode of {first:,} x {second:,} tokens"
+    return f"prefill of {first:,} + {second:,} tokens" if second else f"prefill of {first:,} tokens"
+
+
 def digest(value: Any) -> str:
     """The first 12 hex digits of a JSON value's hash."""
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
@@ -140,7 +174,8 @@ def kept(timing: Timing) -> Measurement:
         spread=spread if math.isfinite(spread) else None,
         samples=int(timing.samples),
         noisy=bool(timing.noisy),
-        depth_error=float(timing.depth_error),
+        depth_error=None if timing.depth_error is None else float(timing.depth_error),
+        notice=timing.notice,
     )
 
 

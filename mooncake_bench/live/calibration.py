@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench import __version__
@@ -20,12 +18,13 @@ from mooncake_bench.live.cost import (
     kernels_key,
     not_modelled,
     place,
+    quality,
     shape_of,
 )
-from mooncake_bench.live.grid import FULL, SMALL, Grid, Row, RowsFile, decode_rows, measure, prefill_rows
+from mooncake_bench.live.grid import FULL, SMALL, Grid, RowsFile, decode_rows, measure, prefill_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from mooncake_bench.hardware.architecture import Architecture
@@ -76,7 +75,8 @@ def calibrate(
     rows = sorted(file.rows.values(), key=lambda row: row.shape)  # or a fit depends on the order they came in
     # A late term stands for what several ranks do together; one is run.
     prefill, decode = prefill_fitted(prefill_rows(rows), late=False), decode_fitted(decode_rows(rows), root=True)
-    where, how, missing = place(bench.facts), quality(rows), not_modelled(shape, bench, tensor_parallel)
+    where, how = place(bench.facts), quality([row.measurement for row in rows])
+    missing = [*sorted({row.measurement.notice for row in rows} - {""}), *not_modelled(shape, bench, tensor_parallel)]
     source = f"mooncake-bench {__version__} calibrate live on {where}: {how}"
     costs = fitted_costs(prefill, decode, vram_tokens=vram, source=source)
     costs = replace(costs, error="; ".join((costs.error, *missing)))
@@ -89,14 +89,3 @@ def rows_key(bench: Bench, shape: Architecture, tensor_parallel: int, settings: 
     """All that measured rows depend on, short enough for columns."""
     key = kernels_key(bench, shape, tensor_parallel, settings)
     return {**key, "dimensions": digest(key["dimensions"])}
-
-
-def quality(rows: Sequence[Row]) -> str:
-    """How well rows were measured, in words."""
-    spreads = [row.spread for row in rows if row.spread is not None]
-    rounds = Counter(row.rounds for row in rows).most_common(1)[0][0]
-    spread = f"spread {100 * median(spreads):.1f} %" if spreads else "spread not known (fewer than 3 rounds)"
-    depth = median(row.depth_error_percent for row in rows)
-    noisy = sum(row.noisy for row in rows)
-    how = f"{spread}, depth scaling off by {depth:.1f} % (medians)"
-    return f"{len(rows)} shapes, {rounds} rounds each, {how}; noisy: {noisy}"

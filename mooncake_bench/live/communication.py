@@ -1,22 +1,40 @@
-"""What a single process cannot measure: the all-reduces between the ranks of a tensor-parallel model, by arithmetic."""
+"""What a single process cannot measure: the all-reduces between the ranks of a model, by a GPU's datasheet."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mooncake_bench.hardware.datasheets import load_fitted, load_gpu
+from mooncake_bench.hardware.physical import MOST_GPUS, components, prefill_work
 
 if TYPE_CHECKING:
     from mooncake_bench.hardware.architecture import Architecture
+    from mooncake_bench.hardware.cost import Column, FloatColumn
+    from mooncake_bench.hardware.physical import Efficiencies, Gpu
 
 
-def allreduce_ms(
-    model: Architecture, ranks: int, tokens: int, value_bytes: int, latency_us: float, bus_gbytes_per_s: float
-) -> float:
-    """All-reduces of one step of ``tokens`` tokens in ms, two a layer: latency + bytes / bandwidth (E4, as in E5).
+@dataclass(frozen=True)
+class AllReduce:
+    """The all-reduces of a step, two a layer, as E5 has them: latency, and hidden states in bf16 over the link."""
 
-    ``latency_us`` of one and ``bus_gbytes_per_s`` (one direction) are the datasheet's or a benchmark's; each rank
-    sends 2 (ranks - 1) / ranks of the hidden states.
-    """
-    if ranks == 1:
-        return 0.0
-    sent = tokens * model.hidden * value_bytes * 2 * (ranks - 1) / ranks
-    return 2 * model.layers * (latency_us / 1e3 + sent / (bus_gbytes_per_s * 1e6))
+    model: Architecture
+    ranks: int
+    gpu: Gpu
+    fitted: Efficiencies
+
+    def ms(self, tokens: Column) -> FloatColumn:
+        """(N,) all that a step of ``tokens`` computed tokens does [ms]."""
+        n = np.maximum(tokens, 1).astype(np.float64)
+        time: FloatColumn = components(prefill_work(self.model, self.gpu, self.ranks, n, 0 * n), self.fitted)["reduce"]
+        return time
+
+
+def all_reduce(model: Architecture, ranks: int, gpu_name: str) -> AllReduce | None:
+    """Of ``ranks`` GPUs of a datasheet; None where one rank has nothing to reduce, and where nothing is known of it."""
+    if ranks == 1 or ranks > MOST_GPUS or not gpu_name:
+        return None
+    gpu = load_gpu(gpu_name)
+    return AllReduce(model, ranks, gpu, load_fitted(gpu.efficiencies).efficiencies)

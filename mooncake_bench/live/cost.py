@@ -1,8 +1,9 @@
 """The cost model whose numbers are kernels that ran here: each shape on its first use, and from the disk afterwards.
 
 Prefill is a surface over computed and cached tokens, a decode step f(B) + c_d T with one c_d of all steps
-(:mod:`mooncake_bench.live.buckets`); the engine's own time is added as in the analytic model. Instances of the same
-number of GPUs share one shard's measurements: the device here stands in for all of them.
+(:mod:`mooncake_bench.live.buckets`); the engine's own time is added as in the analytic model, and between several ranks
+the all-reduces of their GPU's datasheet. Instances of the same number of GPUs share one rank's measurements: the device
+here stands in for all of them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from mooncake_bench.hardware.cost import PS_PER_MS, CostModel, float_column, int
 from mooncake_bench.hardware.presets import load_engine, load_model, load_node
 from mooncake_bench.live import buckets
 from mooncake_bench.live.cache import MODE, Kernels, Measured, cache_folder, digest
+from mooncake_bench.live.communication import all_reduce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from mooncake_bench.hardware.architecture import Architecture
     from mooncake_bench.hardware.cost import Column, FloatColumn
     from mooncake_bench.hardware.presets import Engine, Model, Node
+    from mooncake_bench.live.cache import Measurement
+    from mooncake_bench.live.communication import AllReduce
 
-LIVE_VERSION = "1"
+LIVE_VERSION = "2"
 """Raise it when the same kernels' times would be used otherwise, or other kernels run: old measurements then rest."""
 VRAM_SHARE = 0.9
 """Of a GPU's memory; weights and KVCache share it."""
@@ -39,7 +44,7 @@ class LiveSettings:
     """How live kernels are run."""
 
     repeat: int = 5
-    """Timed rounds of each shape."""
+    """The most timed rounds of each shape; one that takes seconds gets fewer."""
     device: str = "auto"
     dtype: str = "auto"
     layers: tuple[int, ...] | None = None
@@ -49,11 +54,12 @@ class LiveSettings:
 
 
 class Shard:
-    """What one rank's steps cost, engine included: measured when first asked for. Times in ms."""
+    """What one rank's steps cost, engine and all-reduces included: measured when first asked for. Times in ms."""
 
-    def __init__(self, measured: Measured, engine: Engine, vram_tokens: int) -> None:
+    def __init__(self, measured: Measured, engine: Engine, vram_tokens: int, reduce: AllReduce | None = None) -> None:
         """``vram_tokens``: the KVCache [tokens] within which decode steps are measured."""
         self.measured = measured
+        self._reduce = reduce
         self._engine = engine.overhead
         self._vram = vram_tokens
         self._prefill = buckets.Surface(self._prefill_corner, buckets.COMPUTED, buckets.PREFIX, "a prefill of tokens")
@@ -72,13 +78,16 @@ class Shard:
 
     def prefill(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) prefill times."""
-        time: FloatColumn = self._prefill.at(computed, prefix) + self._engine.prefill_ms
+        time: FloatColumn = self._prefill.at(computed, prefix) + self._reduce_ms(computed) + self._engine.prefill_ms
         return _positive(time, "prefill", self._engine.prefill_ms)
 
     def step(self, batch: Column) -> FloatColumn:
         """(N,) the part f(B) of decode steps."""
-        time: FloatColumn = self._step.at(batch, np.zeros(len(batch))) + self._engine.decode_ms
+        time: FloatColumn = self._step.at(batch, np.zeros(len(batch))) + self._reduce_ms(batch) + self._engine.decode_ms
         return _positive(time, "decode step", self._engine.decode_ms)
+
+    def _reduce_ms(self, tokens: Column) -> FloatColumn | float:
+        return 0.0 if self._reduce is None else self._reduce.ms(tokens)
 
     def _prefill_corner(self, computed: int, prefix: int) -> float:
         return self.measured.prefill(computed, prefix).ms
@@ -112,6 +121,7 @@ class LiveCost(CostModel):
         super().__init__(error="", error_short="", **facts)
         self._shards = tuple(shards)
         self._different = list(dict.fromkeys(shards))
+        self._measured = list(dict.fromkeys(shard.measured for shard in shards))
         self._groups = [np.flatnonzero([each is shard for each in shards]) for shard in self._different]
         self._place, self._also, self._also_short = place, tuple(also), tuple(also_short)
         self._prefills: dict[tuple[Shard, int, int], int] = {}
@@ -169,34 +179,58 @@ class LiveCost(CostModel):
         self._tell()
         return whole
 
+    def summary(self) -> str:
+        """How many shapes were run for this cost, how long that took, and how many had been before."""
+        ran, seconds = sum(one.ran for one in self._measured), sum(one.ran_s for one in self._measured)
+        known = sum(len(one.used) for one in self._measured) - ran
+        places = ", ".join(str(one.path) for one in self._measured)
+        return f"live: {ran} shapes measured in {seconds:.0f} s, {known} from earlier measurements; kept in {places}"
+
     def _tell(self) -> None:
         """Bring the error up to what has been measured; it is read when a replay ends."""
-        shapes = sum(len(shard.measured.used) for shard in self._different)
+        shapes = sum(len(measured.used) for measured in self._measured)
         if shapes != self._said:
             self._said = shapes
-            used = [one for shard in self._different for one in shard.measured.used.values()]
+            used = [one for measured in self._measured for one in measured.used.values()]
             bends = [shard.bend for shard in self._different if shard.bend is not None]
-            told = f"measured on {self._place}: {_quality(used, bends)}"
-            object.__setattr__(self, "error", "; ".join((f"live: {told}", *self._also)) + ".")
-            object.__setattr__(self, "error_short", "; ".join((told, *self._also_short)))
+            told = f"measured on {self._place}: {quality(used, bends)}"
+            notices = sorted({one.notice for one in used} - {""})
+            object.__setattr__(self, "error", "; ".join((f"live: {told}", *notices, *self._also)) + ".")
+            object.__setattr__(self, "error_short", "; ".join((told, *notices, *self._also_short)))
 
 
-def _quality(used: Sequence[Any], bends: Sequence[float]) -> str:
-    """How good measurements are, in words."""
+def quality(used: Sequence[Measurement], bends: Sequence[float] = ()) -> str:
+    """How good measurements are, in words; ``bends``: by how much steps are no straight lines in their context."""
     if not used:
         return "no shape yet"
+    return "; ".join((", ".join((*_rounds(used), *_errors(used, bends))), f"noisy: {sum(one.noisy for one in used)}"))
+
+
+def _rounds(used: Sequence[Measurement]) -> Iterator[str]:
+    """Of how many rounds each shape's time is the median, those of too few for a spread by themselves."""
+    yield f"{len(used)} shapes"
+    several = [one.samples for one in used if one.spread is not None]
+    if several:
+        yield (
+            f"{min(several)} to {max(several)} rounds each"
+            if min(several) < max(several)
+            else f"{several[0]} rounds each"
+        )
+    if len(several) < len(used):
+        yield f"{len(used) - len(several)} of one or two rounds (spread not known)"
+
+
+def _errors(used: Sequence[Measurement], bends: Sequence[float]) -> Iterator[str]:
     spreads = [one.spread for one in used if one.spread is not None]
-    parts = [f"{len(used)} shapes, {max(one.samples for one in used)} rounds each"]
-    parts.append(
-        f"spread {100 * median(spreads):.1f} % (worst {100 * max(spreads):.1f} %)"
-        if spreads
-        else "spread not known (fewer than 3 rounds)"
-    )
-    depths = [one.depth_error for one in used]
-    parts.append(f"depth scaling off by {median(depths):.1f} % (worst {max(depths):.1f} %)")
+    if spreads:
+        yield f"spread {100 * median(spreads):.1f} % (worst {100 * max(spreads):.1f} %)"
+    depths = [one.depth_error for one in used if one.depth_error is not None]
+    if depths:
+        yield f"depth scaling off by {median(depths):.1f} % (worst {max(depths):.1f} %)"
+    else:
+        yield "all layers run"
     if bends:
-        parts.append(f"a step's context as a straight line off by up to {100 * max(bends):.1f} %")
-    return ", ".join(parts) + f"; noisy: {sum(one.noisy for one in used)}"
+        yield f"a step's context as a straight line off by up to {100 * max(bends):.1f} %"
 
 
 def _positive(time: FloatColumn, what: str, overhead_ms: float) -> FloatColumn:
@@ -216,12 +250,14 @@ def build_live_cost(
     nic_gbytes_per_s: float | None = None,
     settings: LiveSettings | None = None,
     open_kernels: Callable[[LiveSettings], Bench] | None = None,
+    watch: Callable[[str | None], None] = lambda _: None,
 ) -> LiveCost:
     """The cost of ``model`` served by ``engine``, by kernels on the device of ``settings``.
 
     ``instance_nodes``: a preset's name or .toml file an instance; of a node the GPUs (the tensor parallelism), the
-    network and the KVCache that fits count, its fitted costs do not. Nothing is run before a time is asked for. Raises
-    SetupError for unknown presets, a model without dimensions, missing torch, an unusable device or a damaged cache.
+    network, the KVCache that fits and the all-reduce count, its fitted costs do not. Nothing is run before a time is
+    asked for; ``watch`` is then told what is being measured, and None once it is. Raises SetupError for unknown
+    presets, a model without dimensions, missing torch, an unusable device or a damaged cache.
     """
     settings = settings or LiveSettings()
     check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
@@ -232,13 +268,15 @@ def build_live_cost(
     vram = {name: vram_tokens or _vram_tokens(node, the_model, shape, bench) for name, node in nodes.items()}
     most = {gpus: max(vram[n] for n, node in nodes.items() if node.gpus == gpus) for gpus in _gpus(nodes)}
     folder = cache_folder(settings.cache)
-    shards = {gpus: Shard(_measured(bench, shape, gpus, settings, folder), the_engine, most[gpus]) for gpus in most}
+    measured = {gpus: _measured(bench, shape, gpus, settings, folder, watch) for gpus in most}
+    reduces = {(node.gpus, node.gpu): all_reduce(shape, node.gpus, node.gpu) for node in nodes.values()}
+    shards = {key: Shard(measured[key[0]], the_engine, most[key[0]], reduce) for key, reduce in reduces.items()}
     nic = [1e9 * (nic_gbytes_per_s or nodes[name].nic_gbytes_per_s) for name in instance_nodes]
     also, also_short = _strangers(shape, bench, the_engine, nodes, nic_gbytes_per_s)
-    keys = [shards[gpus].measured.key for gpus in sorted(shards)]
+    keys = [[measured[gpus].key for gpus in sorted(measured)], sorted(map(repr, reduces.values()))]
     kinds = sorted({(nodes[n].gpus, vram[n], rate) for n, rate in zip(instance_nodes, nic, strict=True)})
     return LiveCost(
-        [shards[nodes[name].gpus] for name in instance_nodes],
+        [shards[nodes[name].gpus, nodes[name].gpu] for name in instance_nodes],
         place=place(bench.facts),
         also=also,
         also_short=also_short,
@@ -317,8 +355,15 @@ def buckets_key() -> list[Any]:
     return [buckets.COMPUTED, buckets.PREFIX, buckets.BATCH, buckets.SLOPE_BATCHES, buckets.SLOPE_CONTEXTS]
 
 
-def _measured(bench: Bench, shape: Architecture, gpus: int, settings: LiveSettings, folder: Any) -> Measured:
-    return Measured(kernels_key(bench, shape, gpus, settings), lambda: bench.kernels(shape, gpus), folder)
+def _measured(
+    bench: Bench,
+    shape: Architecture,
+    gpus: int,
+    settings: LiveSettings,
+    folder: Path,
+    watch: Callable[[str | None], None],
+) -> Measured:
+    return Measured(kernels_key(bench, shape, gpus, settings), lambda: bench.kernels(shape, gpus), folder, watch)
 
 
 def _vram_tokens(node: Node, model: Model, shape: Architecture, bench: Bench) -> int:
@@ -356,13 +401,18 @@ def _strangers(
     else:
         also += [f"network of {n.name} {n.nic_gbytes_per_s:g} GB/s ({n.nic_status})" for n in nodes.values()]
     fitted = f"engine fitted on {', '.join(engine.fitted_on)}, not here" if engine.fitted_on else engine.short
-    missing = list(dict.fromkeys(line for gpus in _gpus(nodes) for line in not_modelled(shape, bench, gpus)))
+    ranks = sorted({(node.gpus, node.gpu) for node in nodes.values()})
+    missing = list(dict.fromkeys(line for each in ranks for line in not_modelled(shape, bench, *each)))
     return also + missing, [fitted, *missing]
 
 
-def not_modelled(shape: Architecture, bench: Bench, tensor_parallel: int) -> list[str]:
-    """What the times of one rank on this device do not show."""
-    missing = [f"all-reduces between {tensor_parallel} ranks are not run"] * (tensor_parallel > 1)
+def not_modelled(shape: Architecture, bench: Bench, tensor_parallel: int, gpu: str = "") -> list[str]:
+    """What the times of one rank on this device do not show; ``gpu``: whose datasheet stands in, if any does."""
+    missing = []
+    if tensor_parallel > 1:
+        known = all_reduce(shape, tensor_parallel, gpu) is not None
+        how = f"from the datasheet of {gpu}, not measured" if known else "not included"
+        missing.append(f"all-reduces between {tensor_parallel} ranks are {how}")
     for what, size in (("weights", shape.weight_bytes), ("KVCache", shape.kv_value_bytes)):
         if size != bench.value_bytes:
             missing.append(f"{what} of {bench.value_bytes} bytes a value are run, of {size:g} modelled")

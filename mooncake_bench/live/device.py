@@ -201,6 +201,8 @@ def _try(torch: Any, device: Device) -> None:
             one = torch.ones(1, 2, 16, 64, device=device.torch, dtype=device.torch_dtype)
             torch.nn.functional.scaled_dot_product_attention(one @ one.transpose(2, 3) @ one, one, one)
         if device.cuda:
+            from torch.nn.attention import bias  # noqa: F401 - takes seconds, which no timed run shall pay
+
             torch.cuda.synchronize(device.torch)
     except (RuntimeError, NotImplementedError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__

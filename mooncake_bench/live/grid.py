@@ -16,7 +16,7 @@ import numpy as np
 
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.calibrate.rows import DecodeRows, PrefillRows
-from mooncake_bench.live.cache import MODE, kept
+from mooncake_bench.live.cache import MODE, Measurement, kept
 from mooncake_bench.live.device import OutOfMemory
 from mooncake_bench.outfile import writing
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SIZES = ("phase", "batch", "computed_tokens", "prefix_tokens", "context")
 """``batch`` sequences, each of so many tokens. Prefill: computed after a cached prefix; decode: a context."""
-QUALITY = ("spread", "rounds", "noisy", "depth_error_percent")
+QUALITY = ("spread", "rounds", "noisy", "depth_error_percent", "notice")
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,7 @@ class Row:
     """One shape's time."""
 
     shape: Shape
-    ms: float
-    spread: float | None
-    rounds: int
-    noisy: bool
-    depth_error_percent: float
+    measurement: Measurement
 
 
 @dataclass(frozen=True)
@@ -178,30 +174,33 @@ def measure(
 def _run(kernels: Kernels, shape: Shape) -> Row:
     phase, first, second = shape
     timing = kernels.prefill_ms(first, second, MODE) if phase == "prefill" else kernels.decode_ms(first, second)
-    one = kept(timing)
-    return Row(shape, one.ms, one.spread, one.samples, one.noisy, one.depth_error)
+    return Row(shape, kept(timing))
 
 
 def prefill_rows(rows: Iterable[Row]) -> PrefillRows:
     """The prefills, as E1 is fitted to: n computed tokens, S = n p + n^2 / 2."""
-    table = np.array([(*row.shape[1:], row.ms) for row in rows if row.shape[0] == "prefill"], float).reshape(-1, 3)
+    table = np.array(
+        [(*row.shape[1:], row.measurement.ms) for row in rows if row.shape[0] == "prefill"], float
+    ).reshape(-1, 3)
     n, p, ms = table.T
     return PrefillRows(n, n * p + n * n / 2, ms)
 
 
 def decode_rows(rows: Iterable[Row]) -> DecodeRows:
     """The decode steps, as E2 is fitted to: sequences, and the context of all of them."""
-    table = np.array([(*row.shape[1:], row.ms) for row in rows if row.shape[0] == "decode"], float).reshape(-1, 3)
+    table = np.array([(*row.shape[1:], row.measurement.ms) for row in rows if row.shape[0] == "decode"], float).reshape(
+        -1, 3
+    )
     batch, context, ms = table.T
     return DecodeRows(batch, batch * context, ms)
 
 
 def _cells(row: Row) -> list[str]:
-    phase, first, second = row.shape
+    (phase, first, second), one = row.shape, row.measurement
     sizes = [1, first, second, ""] if phase == "prefill" else [first, "", "", second]
-    spread = "" if row.spread is None else repr(row.spread)
-    quality = [spread, row.rounds, "yes" if row.noisy else "no", repr(row.depth_error_percent)]
-    return [phase, *map(str, [*sizes, repr(row.ms), *quality])]
+    spread, depth = ("" if value is None else repr(value) for value in (one.spread, one.depth_error))
+    quality = [spread, one.samples, "yes" if one.noisy else "no", depth, one.notice]
+    return [phase, *map(str, [*sizes, repr(one.ms), *quality])]
 
 
 def _parsed(cells: Mapping[str, str]) -> Row:
@@ -211,9 +210,10 @@ def _parsed(cells: Mapping[str, str]) -> Row:
     if phase not in names or float(cells["ms"]) <= 0:
         raise ValueError(phase)
     first, second = (int(cells[name]) for name in names[phase])
-    spread = float(cells["spread"]) if cells["spread"] else None
+    spread, depth = (float(cells[name]) if cells[name] else None for name in ("spread", "depth_error_percent"))
     rounds, noisy = int(cells["rounds"]), cells["noisy"] == "yes"
-    return Row((phase, first, second), float(cells["ms"]), spread, rounds, noisy, float(cells["depth_error_percent"]))
+    measurement = Measurement(float(cells["ms"]), spread, rounds, noisy, depth, cells["notice"])
+    return Row((phase, first, second), measurement)
 
 
 def _text(value: Any) -> str:

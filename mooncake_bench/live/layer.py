@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
-from mooncake_bench.live.shard import NORM_EPSILON, QUERY_BLOCK
+from mooncake_bench.live.shard import NORM_EPSILON
 
 if TYPE_CHECKING:
     from mooncake_bench.live.shard import Layer, Shard
@@ -67,7 +66,11 @@ def _attend_on_gpu(query: Any, keys: Any, values: Any) -> Any:
     if query.dtype == torch.float32 and groups > 1:  # that kernel knows no groups
         keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
         groups = 1
-    mask = causal_lower_right(new, total) if new < total else None
+    mask = None
+    if new < total:  # imported here: it takes seconds, and a CPU has no use for it; a GPU's trial has done it before
+        from torch.nn.attention.bias import causal_lower_right
+
+        mask = causal_lower_right(new, total)
     found = functional.scaled_dot_product_attention(
         query, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=groups > 1
     )
@@ -75,19 +78,20 @@ def _attend_on_gpu(query: Any, keys: Any, values: Any) -> Any:
 
 
 def _attend_on_cpu(query: Any, keys: Any, values: Any) -> Any:
-    """Blocks of queries, each over the keys up to its own end: the work grows as the pairs that attend."""
-    new, prefix = query.shape[2], keys.shape[2] - query.shape[2]
-    parts = []
-    for start in range(0, new, QUERY_BLOCK):
-        end = min(start + QUERY_BLOCK, new)
-        seen = prefix + end
-        mask = torch.ones(end - start, seen, dtype=torch.bool).tril(prefix + start)
-        parts.append(
-            functional.scaled_dot_product_attention(
-                query[:, :, start:end], keys[:, :, :seen], values[:, :, :seen], attn_mask=mask, enable_gqa=True
-            )
-        )
-    return torch.cat(parts, dim=2)[0].transpose(0, 1)
+    """Flash attention, whose mask ends at the first key: new tokens over each other, and over the prefix without one.
+
+    The two are joined by their shares of the whole softmax, which the sums of their exponentials are.
+    """
+    prefix = keys.shape[2] - query.shape[2]
+    groups = query.shape[1] // keys.shape[1]
+    keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    found, log_sum = flash(query, keys[:, :, prefix:], values[:, :, prefix:], 0.0, True)
+    if prefix:
+        before, log_before = flash(query, keys[:, :, :prefix], values[:, :, :prefix], 0.0, False)
+        share = torch.sigmoid(log_sum - log_before)[..., None]
+        found = torch.lerp(before.float(), found.float(), share).to(query.dtype)
+    return found[0].transpose(0, 1)
 
 
 def _heads_first(rows: Any) -> Any:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 ROPE_BASE = 500_000.0
 NORM_EPSILON = 1e-5
-QUERY_BLOCK = 128
-"""Queries that attend in one call on a CPU: keys after them are skipped, and its mask stays small."""
+DRAWN = 16384
+"""Tokens of KV that are drawn: a million at random take a CPU longer than the steps that read them."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,17 @@ class Shard:
         return self._random((rows, self.hidden), 1.0, self._generator(seed))
 
     def history(self, layers: int, tokens: int, seed: int = 2) -> Any:
-        """Random KV of ``tokens`` tokens on the device: (layers, tokens, 2, kv_heads, head_dim)."""
-        shape = (layers, tokens, 2, self.kv_heads, self.head_dim)
-        return self._random(shape, 1.0, self._generator(seed))
+        """Random KV of ``tokens`` tokens on the device, again and again the same ``DRAWN`` ones: (layers, tokens, 2,
+        kv_heads, head_dim)."""
+        rest = (2, self.kv_heads, self.head_dim)
+        drawn = self._random((layers, min(tokens, DRAWN), *rest), 1.0, self._generator(seed))
+        if tokens <= DRAWN:
+            return drawn
+        made = torch.empty((layers, tokens, *rest), device=drawn.device, dtype=drawn.dtype)
+        for start in range(0, tokens, DRAWN):
+            part = made[:, start : start + DRAWN]
+            part.copy_(drawn[:, : part.shape[1]])
+        return made
 
     def rotation(self, positions: Any) -> tuple[Any, Any]:
         """Cosine and sine of each position's rotary angles: two of (positions, 1, head_dim / 2)."""
@@ -88,8 +96,11 @@ class Shard:
         """About what a prefill takes beside the weights: (on the device, in host memory)."""
         history = self.layers_run * prefix * self.kv_bytes_per_token  # made on the device, kept on the host
         kv = self.layers_run * computed * self.kv_bytes_per_token + history
-        mask = 0 if self.device.cuda else min(computed, QUERY_BLOCK) * (computed + prefix) * 5
-        return computed * self._row_bytes + kv + history + mask, kv
+        if not self.device.cuda:  # the layer's KV once for each head, and two attentions to join
+            heads = self.heads * self.head_dim
+            kv_of_heads = 2 * (computed + prefix) * heads * self.device.value_bytes + 3 * computed * heads * 4
+            return computed * self._row_bytes + kv + history + kv_of_heads, kv
+        return computed * self._row_bytes + kv + history, kv
 
     def decode_bytes(self, batch: int, context_tokens: int) -> int:
         """About what a decode step takes beside the weights; ``context_tokens`` of all sequences together."""

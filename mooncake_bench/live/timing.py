@@ -1,10 +1,11 @@
-"""Kernels timed: warmed up, repeated, at three depths, and scaled to the whole model with the error that this makes."""
+"""Kernels timed: warmed up and repeated, the whole model, or where that is deeper three depths of it, scaled with the
+error that this makes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from time import get_clock_info, perf_counter_ns, process_time_ns
+from time import get_clock_info, monotonic, perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from mooncake_bench.errors import SetupError
 from mooncake_bench.live.device import import_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mooncake_bench.hardware.architecture import Architecture
     from mooncake_bench.live.device import Device
@@ -26,14 +27,25 @@ NOISY = 0.10
 """A spread above this is called noisy: the middle half of the rounds then spans more than 10 % of the median."""
 WARM_UP = 2
 """Runs of each shape before any is timed: allocations, choice of kernels, clocks."""
+WARM_S = 1.0
+"""A first round this long counts as one: what there is to warm up takes less than a tenth of it."""
+ENOUGH_S = 2.0
+"""Once a shape has run this long, ``FEWEST`` rounds do: a replay asks for dozens of shapes, and a person waits."""
+FEWEST = 3
+"""Rounds that tell a spread."""
+LONG_S = 5.0
+"""A first round this long is the only one: three would make one prompt take a quarter of a minute and more."""
 TRIES = 3
 """Times that a run on a CPU is tried to get through undisturbed."""
+RETRIED_S = 0.1
+"""A run this long is not tried again: a slice of a scheduler's, 4 ms, is little of it."""
 UNDISTURBED = 0.05
 """A run on a CPU counts at once when the system took no more than this share of its time for something else."""
 BUSY_IS_KNOWN = get_clock_info("process_time").resolution <= 1e-6
 """Whether the system's clock of the time that a process has had a CPU is fine enough (it is not on Windows)."""
 DEPTHS = (1, 2, 4)
 """Layers that are run by default."""
+EAGER = "decode steps could not be captured in a CUDA graph and include the CPU's launches"
 
 
 @dataclass(frozen=True)
@@ -48,22 +60,21 @@ class Timing:
     """Rounds."""
     noisy: bool
     """The spread or what was lost is above ``NOISY``, or the spread is not known (fewer than three rounds)."""
-    depth_error: float
-    """Scaling error in %: each of the two deeper depths predicted by the line through the other two, the worse one."""
+    depth_error: float | None
+    """Scaling error in %: each of the two deeper depths predicted by the line through the other two, the worse one;
+    None where the whole depth was run."""
     lost: float
     """Share of a run in which the system ran something else on the CPU: the median of the worst depth; 0 on a GPU."""
-    layer_ms: float
-    """Of one more layer: the line's slope."""
-    rest_ms: float
-    """What does not grow with the depth: the head, the first load and the last store."""
     rounds_ms: tuple[float, ...]
     """The scaled duration of each round, in the order they ran."""
+    notice: str = ""
+    """What a reader of this time must know; mostly nothing."""
 
 
 class Kernels:
     """A rank's shard of a model on one device, and how long its steps take.
 
-    Communication between ranks is not measured (one process has no peers): add :func:`communication.allreduce_ms`.
+    Communication between ranks is not measured (one process has no peers): :mod:`communication` has it from datasheets.
     """
 
     def __init__(
@@ -75,8 +86,10 @@ class Kernels:
         seed: int = 0,
         layers: Sequence[int] = DEPTHS,
     ) -> None:
-        """Make random weights for the deepest of ``layers`` (three or more rising depths).
+        """Make random weights for the deepest of ``layers`` (three or more rising depths), or for the whole model where
+        it is not deeper: then all of it is run, and nothing scaled.
 
+        ``repeat``: the most timed rounds of a shape; one that takes long gets fewer (``ENOUGH_S``, ``LONG_S``).
         ``SetupError`` for a model whose shape is not run (experts, latent attention), ranks that it does not split
         over, no rounds, and memory that does not suffice.
         """
@@ -90,9 +103,9 @@ class Kernels:
         self.tensor_parallel = tensor_parallel
         self.device = device
         self.repeat = repeat
-        self.layers = tuple(layers)
+        whole = architecture.layers
+        self.layers = tuple(layers) if whole > layers[-1] else (whole,)
         self._shard = Shard(architecture, tensor_parallel, self.layers[-1], device, seed)
-        self._eager_decode = False
 
     def notices(self) -> list[str]:
         """What a reader of these timings must know, a line each."""
@@ -108,8 +121,6 @@ class Kernels:
                     f"{what} run in {device.dtype} ({device.value_bytes} bytes a value), but {model.name} has "
                     f"{value_bytes:g}: times are of the former"
                 )
-        if self._eager_decode:
-            lines.append("decode steps could not be captured in a CUDA graph: they include the CPU's launches")
         return lines
 
     def prefill_ms(self, computed: int, prefix: int, mode: Mode = "layerwise") -> Timing:
@@ -127,24 +138,38 @@ class Kernels:
         if len(each) != batch:
             raise ValueError(f"a batch of {batch} needs as many contexts, not {len(each)}")
         made = Decode(self._shard, each)
-        steps: dict[int, Callable[[], object]] = {}
-        for depth in self.layers:
-            captured = made.graph(depth) if self.device.cuda else None
-            self._eager_decode |= self.device.cuda and captured is None
-            steps[depth] = captured or partial(made.run, depth)
-        return self._scaled(steps)
+        graphs = {depth: made.graph(depth) if self.device.cuda else None for depth in self.layers}
+        eager = self.device.cuda and None in graphs.values()
+        timing = self._scaled({depth: graph or partial(made.run, depth) for depth, graph in graphs.items()})
+        return replace(timing, notice=EAGER) if eager else timing
 
-    def _scaled(self, work: dict[int, Callable[[], object]]) -> Timing:
-        """The duration at the model's own depth, by the line through the depths that are run.
+    def _scaled(self, work: Mapping[int, Callable[[], object]]) -> Timing:
+        """The duration at the model's own depth: measured, or by the line through the depths that are run.
 
         In each round the depths take turns, so that a slow moment does not bend the line.
         """
-        for _ in range(WARM_UP):
-            for run in work.values():
-                run()
         timed = _on_gpu if self.device.cuda else _on_cpu
-        samples = np.array([[timed(run) for run in work.values()] for _ in range(self.repeat)])
+        samples = np.array(rounds(lambda: [timed(run) for run in work.values()], self.repeat))
         return _timing(np.array(self.layers, dtype=float), samples[..., 0], samples[..., 1], self.architecture.layers)
+
+
+Round = list[tuple[float, float]]
+"""(ms, share lost) of each depth."""
+
+
+def rounds(one: Callable[[], Round], most: int, clock: Callable[[], float] = monotonic) -> list[Round]:
+    """Up to ``most`` rounds after a warm-up; fewer of what takes long. ``clock`` counts seconds."""
+    start = clock()
+    first = one()
+    took = clock() - start
+    kept = [first] if took >= WARM_S else []
+    if took >= LONG_S:
+        return kept
+    for _ in range(0 if kept else WARM_UP - 1):
+        one()
+    while len(kept) < most and (len(kept) < FEWEST or clock() - start < ENOUGH_S):
+        kept.append(one())
+    return kept
 
 
 def depth_error(depths: Array, measured_ms: Array) -> float:
@@ -165,9 +190,11 @@ def _line(depths: Array, measured_ms: Array) -> tuple[float, float]:
 def _timing(depths: Array, measured_ms: Array, lost: Array, whole: int) -> Timing:
     """What (rounds, depths) of durations and lost shares say of a model of ``whole`` layers."""
     medians = np.median(measured_ms, axis=0)
-    layer_ms, rest_ms = _line(depths, medians)
-    median_ms = layer_ms * whole + rest_ms
-    rounds_ms = [float(np.polyval(_line(depths, times), whole)) for times in measured_ms]
+    scaled = len(depths) > 1
+    median_ms, *rounds_ms = (
+        float(np.polyval(_line(depths, times), whole)) if scaled else float(times[0])
+        for times in (medians, *measured_ms)
+    )
     low, high = np.percentile(rounds_ms, (25, 75))
     spread = float((high - low) / median_ms) if len(rounds_ms) >= 3 else float("nan")
     share = float(np.median(lost, axis=0).max())
@@ -177,9 +204,7 @@ def _timing(depths: Array, measured_ms: Array, lost: Array, whole: int) -> Timin
         samples=len(rounds_ms),
         noisy=not spread <= NOISY or share > NOISY,
         lost=share,
-        depth_error=depth_error(depths, medians),
-        layer_ms=layer_ms,
-        rest_ms=rest_ms,
+        depth_error=depth_error(depths, medians) if scaled else None,
         rounds_ms=tuple(rounds_ms),
     )
 
@@ -199,7 +224,7 @@ def _on_cpu(run: Callable[[], object]) -> tuple[float, float]:
     """Milliseconds of a run, and the share of them in which the system ran something else.
 
     A run of 2 ms that another process interrupts takes a scheduler's slice of 4 ms more, and is a sample of that
-    process: such a run is tried again, and the shortest counts where all ``TRIES`` were interrupted.
+    process: such a run is tried again, and the shortest counts where all ``TRIES`` were interrupted. Not so a long one.
     """
     tried = []
     for _ in range(TRIES):
@@ -208,6 +233,6 @@ def _on_cpu(run: Callable[[], object]) -> tuple[float, float]:
         took = perf_counter_ns() - start
         idle = max(0.0, 1 - (process_time_ns() - busy) / took) if BUSY_IS_KNOWN else 0.0
         tried.append((took / 1e6, idle))
-        if idle <= UNDISTURBED:
-            return tried[-1]
-    return min(tried)
+        if idle <= UNDISTURBED or took >= RETRIED_S * 1e9:
+            break
+    return tried[-1] if tried[-1][1] <= UNDISTURBED else min(tried)
