@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.cli import options
+from mooncake_bench.cli.listing import render_report
 from mooncake_bench.cli.options import Example, option
-from mooncake_bench.cli.output import answer, json_answer, note, policies_print_to_stderr, screen
+from mooncake_bench.cli.output import answer, json_answer, note, policies_print_to_stderr
 from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.cli.reading import read_given, reading_options, trace_argument
 from mooncake_bench.errors import SetupError, nearest
@@ -260,14 +261,10 @@ def _print(analysis: Analysis, definitions: Sequence[Definition], shown: str, gi
 
         answer(as_csv(rows(analysis)))
     else:
-        from mooncake_bench.report import markup, tables
         from mooncake_bench.report.cache_tables import cache_report
 
         report = cache_report(analysis, definitions, why=given["why"])
-        if shown == "table":
-            answer(tables.screen(report, **screen()))
-        else:
-            answer(markup.markdown(report) if shown == "markdown" else markup.latex(report))
+        answer(render_report(report, shown))
 
 
 def _plot(trace: Trace, analysis: Analysis, definition: Definition, given: dict[str, Any]) -> None:

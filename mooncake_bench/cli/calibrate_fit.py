@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import calibrate_served, options
+from mooncake_bench.cli.listing import render_list, render_report
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, json_answer, note, screen
+from mooncake_bench.cli.output import answer, json_answer, note
 from mooncake_bench.errors import SetupError, nearest
 
 if TYPE_CHECKING:
@@ -210,8 +211,7 @@ def _draw(fits: list[PhaseFit], given: dict[str, Any]) -> None:
 
 
 def _print(fits: list[PhaseFit], notices: list[str], given: dict[str, Any], shown: str) -> None:
-    from mooncake_bench.cli.listing import render_list
-    from mooncake_bench.report import calibration_sheets, markup, tables
+    from mooncake_bench.report import calibration_sheets
     from mooncake_bench.report.calibration_sheets import as_json
 
     if shown == "json":
@@ -221,11 +221,7 @@ def _print(fits: list[PhaseFit], notices: list[str], given: dict[str, Any], show
         items = [item for one in fits for item in calibration_sheets.flat(one)]
         answer(render_list("Fits", items, "csv"))
         return
-    report = calibration_sheets.report(fits, (), notices)
-    if shown == "table":
-        answer(tables.screen(report, **screen()))
-    else:
-        answer(markup.markdown(report) if shown == "markdown" else markup.latex(report))
+    answer(render_report(calibration_sheets.report(fits, (), notices), shown))
 
 
 def _written(given: dict[str, Any]) -> list[str]:

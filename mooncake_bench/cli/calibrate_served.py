@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.cli.listing import render_list
+from mooncake_bench.cli.listing import render_list, render_report
 from mooncake_bench.cli.options import chosen_format, option
-from mooncake_bench.cli.output import answer, json_answer, note, screen
+from mooncake_bench.cli.output import answer, json_answer, note
 from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.errors import SetupError, nearest
 
@@ -105,10 +105,7 @@ def _fitted(log: Path, given: dict[str, Any]) -> Served:
 
 
 def _render(served: Served, shown: str) -> str:
-    from mooncake_bench.report import markup, tables
     from mooncake_bench.studies.served.show import report
 
     content = report(served)
-    if shown == "table":
-        return tables.screen(content, **screen())
-    return markup.markdown(content) if shown == "markdown" else markup.latex(content)
+    return render_report(content, shown)

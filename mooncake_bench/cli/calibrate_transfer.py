@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
+from mooncake_bench.cli.listing import render_report
 from mooncake_bench.cli.options import Example, option
-from mooncake_bench.cli.output import answer, json_answer, note, screen
+from mooncake_bench.cli.output import answer, json_answer, note
 from mooncake_bench.errors import SetupError, nearest
 
 if TYPE_CHECKING:
@@ -138,13 +139,10 @@ def _text(measured: Sequence[Measured], lacking: Sequence[str], shown: str) -> s
         return json_answer({"links": [as_json(one) for one in measured], "not_measured": list(lacking)})
     if shown == "csv":
         return as_csv(measured)
-    from mooncake_bench.report import markup, tables
     from mooncake_bench.report.links import report
 
     content = report(measured, lacking)
-    if shown == "table":
-        return tables.screen(content, **screen())
-    return markup.markdown(content) if shown == "markdown" else markup.latex(content)
+    return render_report(content, shown)
 
 
 EXAMPLES = (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.listing import render_list
+from mooncake_bench.cli.listing import render_list, render_report
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, json_answer, note, screen
+from mooncake_bench.cli.output import answer, json_answer, note
 from mooncake_bench.errors import NothingToConclude, SetupError
 
 if TYPE_CHECKING:
@@ -139,12 +139,9 @@ def _text(done: Sequence[Done], shown: str) -> str:
         return json_answer(show.as_json(done))
     if shown == "csv":
         return render_list("Checks", show.as_items(done), shown)
-    from mooncake_bench.report import markup, tables
 
     report = show.report(done)
-    if shown == "table":
-        return tables.screen(report, **screen())
-    return markup.markdown(report) if shown == "markdown" else markup.latex(report)
+    return render_report(report, shown)
 
 
 def _stored(done: Sequence[Done], places: dict[str, Path], given: dict[str, Any]) -> list[Path]:

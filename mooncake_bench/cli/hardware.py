@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.listing import render_list
+from mooncake_bench.cli.listing import facts_csv, render_list, render_report
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, json_answer, screen
+from mooncake_bench.cli.output import answer, json_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mooncake_bench.cli.options import Commands
 
 HELP = "The models, nodes, engines and links that costs are known for."
@@ -51,33 +47,11 @@ def show(**given: Any) -> None:
     if shown == "json":
         answer(json_answer(facts))
     elif shown == "csv":
-        answer(_csv(facts))
+        answer(facts_csv(facts))
     else:
-        answer(_rendered(facts, shown))
+        from mooncake_bench.report.hardware_sheets import hardware_report
 
-
-def _csv(facts: dict[str, Any]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([("key", "value"), *_flat(facts)])
-    return out.getvalue()
-
-
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list | tuple):
-        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(inner, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value
-
-
-def _rendered(facts: dict[str, Any], shown: str) -> str:
-    from mooncake_bench.report import markup, tables
-    from mooncake_bench.report.hardware_sheets import hardware_report
-
-    report = hardware_report(facts)
-    if shown == "table":
-        return tables.screen(report, **screen())
-    return markup.markdown(report) if shown == "markdown" else markup.latex(report)
+        answer(render_report(hardware_report(facts), shown))
 
 
 COMMANDS: Commands = (

@@ -8,11 +8,13 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.cli.output import json_answer
+from mooncake_bench.cli.output import json_answer, screen
 from mooncake_bench.report.markup import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from mooncake_bench.report.sheets import Report
 
 MIN_LAST = 24  # columns that the last, wrapped column keeps on a narrow screen
 GAP = "  "
@@ -30,11 +32,33 @@ def render_list(title: str, items: Sequence[dict[str, Any]], fmt: str) -> str:
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([list(items[0]) if items else [], *rows])
         return out.getvalue()
-    from mooncake_bench.report import markup
     from mooncake_bench.report.sheets import Report, Sheet
 
-    report = Report((), (Sheet(title, tuple(headers), tuple(tuple(row) for row in rows)),), ())
+    return render_report(Report((), (Sheet(title, tuple(headers), tuple(tuple(row) for row in rows)),), ()), fmt)
+
+
+def render_report(report: Report, fmt: str) -> str:
+    """A report as ``table``, for this screen, ``markdown`` or ``latex``."""
+    from mooncake_bench.report import markup, tables
+
+    if fmt == "table":
+        return tables.screen(report, **screen())
     return markup.markdown(report) if fmt == "markdown" else markup.latex(report)
+
+
+def facts_csv(facts: dict[str, Any]) -> str:
+    """One plain number or text a line, under a dotted key; what is not defined is empty."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([("key", "value"), *_flat(facts)])
+    return out.getvalue()
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list | tuple):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
 
 
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.listing import render_list
+from mooncake_bench.cli.listing import render_list, render_report
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, json_answer, note, screen
+from mooncake_bench.cli.output import answer, json_answer, note
 from mooncake_bench.errors import NothingToConclude, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mooncake_bench.cli.options import Commands
-    from mooncake_bench.report.sheets import Report
     from mooncake_bench.studies.reproduce import Published
     from mooncake_bench.studies.reproduce.outcome import Result
 
@@ -141,15 +140,7 @@ def _store(one: Published, result: Result, places: tuple[Path, Path], given: dic
 def _text(one: Published, result: Result, shown: str) -> str:
     from mooncake_bench.studies.reproduce.show import report
 
-    return _render(report(one, result), shown)
-
-
-def _render(report: Report, shown: str) -> str:
-    from mooncake_bench.report import markup, tables
-
-    if shown == "table":
-        return tables.screen(report, **screen())
-    return markup.markdown(report) if shown == "markdown" else markup.latex(report)
+    return render_report(report(one, result), shown)
 
 
 def _finish(done: Sequence[tuple[Published, Result]], shown: str) -> None:
@@ -158,7 +149,7 @@ def _finish(done: Sequence[tuple[Published, Result]], shown: str) -> None:
     if shown == "json":
         answer(json_answer([as_json(one, result) for one, result in done]))
     elif len(done) > 1:
-        answer("\n" + _render(summary(done), shown))
+        answer("\n" + render_report(summary(done), shown))
     if not any(result.concluded for _, result in done):
         raise NothingToConclude("nothing could be measured: no trace at hand; give the published files with --traces")
 

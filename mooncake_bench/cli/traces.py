@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.listing import render_list
+from mooncake_bench.cli.listing import facts_csv, render_list, render_report
 from mooncake_bench.cli.options import Example, option
-from mooncake_bench.cli.output import answer, json_answer, note, screen
+from mooncake_bench.cli.output import answer, json_answer, note
 from mooncake_bench.cli.reading import read_given, reading_options, trace_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.trace import Trace
 
@@ -79,30 +75,10 @@ def _rendered(facts: dict[str, Any], shown: str) -> str:
     if shown == "json":
         return json_answer(facts)
     if shown == "csv":
-        return _csv(facts)
-    from mooncake_bench.report import markup
-    from mooncake_bench.report.tables import screen as table
+        return facts_csv(facts)
     from mooncake_bench.report.trace_sheets import trace_report
 
-    report = trace_report(facts)
-    if shown == "table":
-        return table(report, **screen())
-    return markup.markdown(report) if shown == "markdown" else markup.latex(report)
-
-
-def _csv(facts: dict[str, Any]) -> str:
-    """One plain number or text a line, under a dotted key; what is not defined is empty."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([("key", "value"), *_flat(facts)])
-    return out.getvalue()
-
-
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list):
-        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(inner, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value
+    return render_report(trace_report(facts), shown)
 
 
 def _check_plot(given: dict[str, Any]) -> None:
