@@ -135,6 +135,8 @@ def _error(model: Architecture, gpu: Gpu, fitted: Fitted, off: tuple[float, floa
     if model.experts:
         parts.append(f"with experts {fitted.expert_error}, with an engine's time in it, so engine none goes with it")
         parts.append(f"batches above {MOST_BATCH_OF_EXPERTS} are outside what the square root of E2 can follow")
+    if model.latent:
+        parts.append("prefill of latent attention was held against no measurement")
     if copies > 1:
         parts.append(f"a token's KVCache is held {copies:g} times")
     if gpu.reduce_source:
