@@ -89,6 +89,34 @@ def test_an_engine_adds_its_time_to_a_node() -> None:
     assert served["decode"][0]["ms"] - bare["decode"][0]["ms"] == pytest.approx(overhead.decode_ms)
 
 
+def test_the_engines_time_stands_on_the_nodes_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hardware", "show", "a800", "--engine", "mooncake-a800"]) == 0
+    overhead = load_engine("mooncake-a800").overhead
+    said = f"{overhead.prefill_ms:g} ms a prefill and {overhead.decode_ms:g} ms a decode step of engine mooncake-a800"
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_files_of_ones_own_are_shown_by_what_they_hold(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    # 2 (K and V) x 2 layers x 4 KV heads x 16 x 2 bytes = 512 bytes a token
+    sizes = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 8, "num_key_value_heads": 4}
+    rest = {"intermediate_size": 256, "vocab_size": 1000, "head_dim": 16, "torch_dtype": "bfloat16"}
+    config.write_text(json.dumps({"model_type": "llama", **sizes, **rest}), encoding="utf-8")
+    shown = describe(str(config))
+    assert (shown["kind"], shown["layers"], shown["kv_bytes_per_token"]) == ("model", 2, 512)
+    engine = tmp_path / "engine.toml"
+    texts = 'description = "mine"\nstatus = "measured"\nsource = "a log"\nerror = "2 %"\nfitted_on = ["h100"]\n'
+    engine.write_text(f"{texts}prefill_ms = 1.5\ndecode_ms = 0.5\n", encoding="utf-8")
+    shown = describe(str(engine))
+    assert (shown["kind"], shown["overhead"]) == ("engine", {"prefill_ms": 1.5, "decode_ms": 0.5})
+
+
+def test_predicted_costs_say_so_to_programs() -> None:
+    assert describe("h200", "deepseek-v3")["costs"][0]["status"] == "predicted"
+    assert describe("h200", "llama-3-70b")["costs"][0]["status"] == "measured"
+    assert describe("h200", "llama2-70b")["costs"][0]["status"] == "measured"  # by Llama-3-70B's
+
+
 def test_a_name_or_an_option_that_means_nothing_is_refused() -> None:
     with pytest.raises(SetupError, match=r"unknown model, node, engine or link 'a8000'; did you mean 'a800'"):
         describe("a8000")

@@ -54,7 +54,8 @@ PARAMETERS = [
         "out",
         Path | None,
         ("-o", "--out"),
-        "Folder for rows.parquet, points.parquet and a picture a check (ID.png) [default: none]",
+        "Folder for rows.parquet, points.parquet and a picture (ID.png) a check; of errors that a preset's file records "
+        "there are no points to store or draw [default: none]",
         panel="Output",
         metavar="DIR",
     ),

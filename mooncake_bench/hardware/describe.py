@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mooncake_bench.errors import SetupError, nearest
-from mooncake_bench.hardware.build import build_cost
+from mooncake_bench.hardware.build import build_cost, costs_on
 from mooncake_bench.hardware.links import link_names, load_link
 from mooncake_bench.hardware.presets import (
     engine_names,
@@ -18,11 +19,12 @@ from mooncake_bench.hardware.presets import (
     model_names,
     node_names,
 )
+from mooncake_bench.hardware.tables import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mooncake_bench.hardware.presets import NodeCosts
+    from mooncake_bench.hardware.presets import Node
 
 Facts = dict[str, Any]
 
@@ -64,12 +66,14 @@ def _listed(kind: str, name: str) -> Facts:
 
 
 def describe(name: str, model: str | None = None, engine: str | None = None) -> Facts:
-    """Everything about one preset (or .toml file of a node); ``model`` and ``engine`` choose what a node serves.
+    """Everything about one preset, a node's or an engine's .toml file or a model's config.json.
+
+    ``model`` and ``engine`` choose what a node serves.
 
     Raises SetupError when the name is unknown, or an option says nothing about that kind of preset.
     """
     kinds = known()
-    kind = next((kind for kind, names in kinds.items() if name in names), "node" if name.endswith(".toml") else None)
+    kind = next((kind for kind, names in kinds.items() if name in names), _kind_of_file(name))
     if kind is None:
         every = [each for names in kinds.values() for each in names]
         raise SetupError(f"unknown model, node, engine or link {name!r}{nearest(name, every)}; try hardware list")
@@ -86,6 +90,15 @@ def describe(name: str, model: str | None = None, engine: str | None = None) -> 
     return facts | {"kind": kind}
 
 
+def _kind_of_file(name: str) -> str | None:
+    """What a file of the user's own holds: an engine alone says where it was fitted."""
+    if name.endswith(".json"):
+        return "model"
+    if name.endswith(".toml"):
+        return "engine" if "fitted_on" in read_toml(Path(name)) else "node"
+    return None
+
+
 def _node(name: str, model: str | None, engine: str) -> Facts:
     node = load_node(name)
     models = list(node.costs) if model is None else [model]
@@ -99,21 +112,24 @@ def _node(name: str, model: str | None, engine: str) -> Facts:
         "nic_status": node.nic_status,
         "nic_source": node.nic_source,
         "engine": engine,
-        "costs": [_costs(name, each, engine, node.costs.get(each)) for each in models],
+        "engine_prefill_ms": load_engine(engine).overhead.prefill_ms,
+        "engine_decode_ms": load_engine(engine).overhead.decode_ms,
+        "costs": [_costs(name, node, each, engine) for each in models],
     }
 
 
-def _costs(node: str, model: str, engine: str, fitted: NodeCosts | None) -> Facts:
-    """Coefficients and what they come to; ``fitted`` is None where they are another model's, or predicted."""
-    cost = build_cost([node], model, engine)
+def _costs(where: str, node: Node, model: str, engine: str) -> Facts:
+    """Coefficients, where they are from, and what they come to."""
+    found = costs_on(node, load_model(model))
+    cost = build_cost([where], model, engine)
     facts: Facts = {
         "model": model,
-        "status": fitted.status if fitted else None,
+        "status": found.status,
         "error": cost.error,
         "vram_tokens": int(cost.vram_tokens[0]),
         "coefficients": asdict(cost.coefficients[0]),
-        "prefill_heldout": asdict(fitted.prefill_heldout) if fitted and fitted.prefill_heldout else None,
-        "decode_heldout": asdict(fitted.decode_heldout) if fitted and fitted.decode_heldout else None,
+        "prefill_heldout": asdict(found.prefill_heldout) if found.prefill_heldout else None,
+        "decode_heldout": asdict(found.decode_heldout) if found.decode_heldout else None,
     }
     facts["prefill"] = [
         {"tokens": tokens, "cached_ratio": ratio, "ms": _prefill_ms(cost, tokens, ratio)}

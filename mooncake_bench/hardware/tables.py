@@ -17,7 +17,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SetupError(f"{path}: no such file; a name ending in .toml is taken for a preset file of yours") from None
+        raise SetupError(f"{path}: no such file; a name that ends in .toml is read as one") from None
     except OSError as error:
         raise SetupError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

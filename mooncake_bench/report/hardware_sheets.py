@@ -58,7 +58,7 @@ def hardware_report(facts: Facts) -> Report:
 def _inner(facts: Facts, part: str) -> Iterator[tuple[str, Any]]:
     inner = facts.get(part)
     if isinstance(inner, dict):
-        yield from ((key, value) for key, value in inner.items() if value is not None and key != "name")
+        yield from ((key, value) for key, value in inner.items() if value not in (None, (), []) and key != "name")
 
 
 def _plain(value: Any) -> str:
@@ -77,9 +77,13 @@ def _link(facts: Facts) -> Report:
         f"source: {facts['source']}",
         f"error: {facts['error']}",
     )
-    rows = tuple((size(row["bytes"]), ms(row["ms"])) for row in facts["times"])
+    rows = tuple((size(row["bytes"]), _fine_ms(row["ms"])) for row in facts["times"])
     note = "latency + bytes / bandwidth, uncontended" + ("; the latency, not known, counts as 0" * (latency is None))
     return Report(head, (Sheet("One transfer", ("bytes", "ms"), rows, (note,)),), ())
+
+
+def _fine_ms(value: float) -> str:
+    return f"{value:.3g}" if value < 1 else ms(value)
 
 
 def _node(facts: Facts) -> Report:
@@ -91,7 +95,10 @@ def _node(facts: Facts) -> Report:
     sheets = [sheet for costs in facts["costs"] for sheet in _costs(costs)]
     if not facts["costs"]:
         head.append("no model's costs were fitted on it; give --model to predict some")
-    engine = "no engine's time in them" if facts["engine"] == "none" else f"engine {facts['engine']}"
+    engine = "no engine's time in them"
+    if facts["engine"] != "none":
+        added = f"{facts['engine_prefill_ms']:g} ms a prefill and {facts['engine_decode_ms']:g} ms a decode step"
+        engine = f"the coefficients' and {added} of engine {facts['engine']}"
     notices = tuple(dict.fromkeys(costs["error"] for costs in facts["costs"]))
     if sheets:
         head.append(f"times: {engine}")

@@ -20,7 +20,7 @@ STATISTICS = ("median", "p90", "worst")
 SHORT_BASIS = {INDEPENDENT: "indep."}
 LEGEND = (
     "error: median / 90th percentile / worst of the points' absolute errors, in % of the measured value unless a unit "
-    "is given; limit: what is claimed of each",
+    "is given; limit: what is claimed of each, and an error counts in the digits that its limit has",
     "in-sample: a coefficient was chosen with these points in sight; indep.: independent of them; left out: each "
     "configuration predicted by a form fitted to the others; held out: random halves of the rows",
 )

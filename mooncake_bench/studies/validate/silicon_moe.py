@@ -35,7 +35,7 @@ MODELS = (
 SHAPES = {"DeepSeek-R1": "deepseek-v3", "DeepSeek-V3": "deepseek-v3"}  # whose dimensions are bundled
 PLAIN_TP = 8  # tensors alone are split over a node
 LEAST_CONFIGURATIONS = 10  # for five coefficients
-LIMITS = Limits("the cost model's notes, section 3: mostly 1 to 5 % in the median", median=5.0, decimals=0)
+LIMITS = Limits("the cost model's notes, section 3: mostly 1 to 5 % in the median", median=5.0, decimals=1)
 
 
 def run(measurements: Measurements) -> Outcome:
