@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 PLAIN = "not benchmark and not live"  # what pyproject.toml asks for
 REPO = Path(__file__).resolve().parent.parent
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the live device does, before any test imports torch
+
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -24,7 +24,8 @@ class FakeTiming:
     spread: float = 0.01
     samples: int = 5
     noisy: bool = False
-    depth_error: float = 2.0
+    depth_error: float | None = 2.0
+    notice: str = ""
 
 
 @dataclass
@@ -33,6 +34,7 @@ class FakeKernels:
 
     ran: list[tuple[str, int, int]] = field(default_factory=list)
     noisy: bool = False
+    notice: str = ""
     fail: Exception | None = None
 
     def prefill_ms(self, computed: int, prefix: int, mode: str) -> FakeTiming:
@@ -46,7 +48,7 @@ class FakeKernels:
         if self.fail is not None:
             raise self.fail
         self.ran.append((phase, first, second))
-        return FakeTiming(ms, noisy=self.noisy)
+        return FakeTiming(ms, noisy=self.noisy, notice=self.notice)
 
 
 class FakeBench(Bench):

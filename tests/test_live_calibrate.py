@@ -312,10 +312,11 @@ def one_try(folder: Path) -> tuple[float, float]:
     passes = [RowsFile(folder / f"{number}.csv", key) for number in range(PASSES)]
     for each in passes:
         measure(shapes, lambda: kernels, each, lambda *_: None)
-    times = {shape: sorted(each.rows[shape].ms for each in passes) for shape in shapes.shapes}
+    times = {shape: sorted(each.rows[shape].measurement.ms for each in passes) for shape in shapes.shapes}
     known = RowsFile(folder / "node.rows.csv", key)
     for shape in FITTED.shapes:
-        known.add(replace(passes[0].rows[shape], ms=times[shape][1]))
+        row = passes[0].rows[shape]
+        known.add(replace(row, measurement=replace(row.measurement, ms=times[shape][1])))
     prefills, steps = (
         ",".join(f"{a}{sign}{b}" for a, b in one) for one, sign in ((FITTED.prefill, "+"), (FITTED.decode, "x"))
     )

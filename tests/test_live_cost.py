@@ -16,8 +16,12 @@ from hypothesis import strategies as st
 from live_fakes import NODE, FakeBench, FakeKernels
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.hardware.presets import load_model
 from mooncake_bench.live import buckets
-from mooncake_bench.live.cost import LiveCost, LiveSettings, build_live_cost
+from mooncake_bench.live.cache import Measurement
+from mooncake_bench.live.communication import all_reduce
+from mooncake_bench.live.cost import LiveCost, LiveSettings, build_live_cost, shape_of
+from mooncake_bench.live.quality import quality
 
 
 def node_file(folder: Path, gpus: int = 1) -> str:
@@ -77,17 +81,6 @@ def test_the_corners_are_few_whatever_a_trace_asks_for(tmp_path: Path) -> None:
     assert len(kernels.ran) <= 22 * 6
 
 
-@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 5000), st.floats(0.1, 100)), min_size=1, max_size=20))
-def test_more_work_never_takes_less_time_however_noisy_the_kernels(asked: list[tuple[int, int, float]]) -> None:
-    noise = iter(np.random.default_rng(len(asked)).uniform(1, 10, 10_000))
-    surface = buckets.Surface(lambda n, p: float(next(noise)), buckets.COMPUTED, buckets.PREFIX, "tokens")
-    for n, p, _ in asked:
-        rows, columns = np.array([n, n + 7, n, n + 7]), np.array([p, p, p + 9, p + 9])
-        a, b, c, d = surface.at(rows, columns).tolist()
-        assert a <= min(b, c) * (1 + 1e-12)
-        assert max(b, c) <= d * (1 + 1e-12)
-
-
 def test_no_answer_depends_on_which_question_came_first() -> None:
     def noisy(n: int, p: int) -> float:
         return float(np.random.default_rng([n, p]).uniform(1, 10))
@@ -98,6 +91,29 @@ def test_no_answer_depends_on_which_question_came_first() -> None:
         surface = buckets.Surface(noisy, buckets.COMPUTED, buckets.PREFIX, "tokens")
         answers.append({size: surface.at(np.array([size[0]]), np.array([size[1]]))[0] for size in order})
     assert answers[0] == answers[1]
+
+
+def test_only_the_corners_around_a_question_are_run(tmp_path: Path) -> None:
+    kernels = FakeKernels()
+    cost = live(tmp_path, kernels)
+    cost.prefill_ms(np.array([10_000, 10_000]), np.array([0, 600]))
+    # 10,000 lies between 8192 and 12288; no prefix is a corner itself, 600 lies between 512 and 2048
+    assert kernels.ran == [("prefill", n, p) for n in (8192, 12288) for p in (0, 512, 2048)]
+    cost.prefill_ps(0, 8192, 512)
+    assert len(kernels.ran) == 6
+
+
+@given(st.integers(1, 20_000), st.integers(0, 20_000))
+def test_a_time_lies_between_the_corners_around_it_however_noisy_the_kernels(n: int, p: int) -> None:
+    noise, found = np.random.default_rng(n + p), []
+
+    def noisy(*_: int) -> float:
+        found.append(float(noise.uniform(1, 10)))
+        return found[-1]
+
+    time = buckets.Surface(noisy, buckets.COMPUTED, buckets.PREFIX, "tokens").at(np.array([n]), np.array([p]))[0]
+    assert 1 <= len(found) <= 4
+    assert min(found) * (1 - 1e-12) <= time <= max(found) * (1 + 1e-12)
 
 
 def test_a_prompt_beyond_the_last_corner_is_refused(tmp_path: Path) -> None:
@@ -190,7 +206,20 @@ def test_instances_of_unlike_nodes_have_their_own_shards(tmp_path: Path) -> None
     cost.prefill_ms(np.array([16, 16, 16]), np.zeros(3))
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert "2 x tensor parallelism 1 + 1 x tensor parallelism 2" in cost.name
-    assert "all-reduces between 2 ranks are not run" in cost.error
+    assert "all-reduces between 2 ranks are not included" in cost.error  # the node file names no GPU
+
+
+def test_ranks_on_a_gpu_with_a_datasheet_pay_for_their_all_reduces(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text('gpu = "h100"\n' + NODE.format(gpus=2), encoding="utf-8")
+    cost, plain = live(tmp_path, nodes=[str(file)] * 2), live(tmp_path, nodes=[node_file(tmp_path, 2)] * 2)
+    reduce = all_reduce(shape_of(load_model("tiny-llama")), 2, "h100")
+    assert reduce is not None
+    one, many = (float(reduce.ms(np.array([n]))[0]) for n in (1, 256))
+    assert cost.prefill_ps(0, 256, 512) == pytest.approx(plain.prefill_ps(0, 256, 512) + many * 1e9, rel=1e-9)
+    assert cost.decode_ps(0, 1) == pytest.approx(plain.decode_ps(0, 1) + one * 1e9, rel=1e-9)
+    assert "all-reduces between 2 ranks are from the datasheet of h100, not measured" in cost.error
+    assert cost.version != plain.version
 
 
 # ---- what is said of it
@@ -209,6 +238,42 @@ def test_the_error_says_on_what_and_how_well_it_was_measured(tmp_path: Path) -> 
     cost.prefill_ps(0, 32, 0)
     assert "2 shapes" in cost.error_short
     assert "noisy: 1" in cost.error_short
+
+
+@pytest.mark.parametrize(
+    ("rounds", "told"),
+    [
+        ([(5, 0.01, None), (5, 0.03, None)], "2 shapes, 5 rounds each, spread 2.0 % (worst 3.0 %), all layers run"),
+        ([(3, 0.01, 2.0), (5, 0.01, None)], "2 shapes, 3 to 5 rounds each, spread 1.0 % (worst 1.0 %), depth scaling"),
+        ([(1, None, None), (5, 0.01, None)], "2 shapes, 1 of 5 rounds, 1 of one or two rounds (spread not known), spr"),
+        ([(1, None, None)], "1 shapes, 1 of one or two rounds (spread not known), all layers run; noisy: 1"),
+    ],
+)
+def test_how_often_shapes_were_run_is_counted(rounds: list[Any], told: str) -> None:
+    used = [Measurement(1.0, spread, samples, spread is None, depth) for samples, spread, depth in rounds]
+    assert quality(used).startswith(told)
+
+
+def test_what_kernels_say_of_a_time_stands_in_the_error_and_stays_on_the_disk(tmp_path: Path) -> None:
+    for kernels in (FakeKernels(notice="launched one by one"), FakeKernels(fail=AssertionError("run again"))):
+        cost = live(tmp_path, kernels)
+        cost.prefill_ps(0, 16, 0)
+        assert cost.error.count("; launched one by one; ") == 1
+        assert "launched one by one" in cost.error_short
+
+
+def test_what_is_measured_is_told_before_and_in_sum(tmp_path: Path) -> None:
+    told: list[str | None] = []
+    live(tmp_path).prefill_ps(0, 64, 0)
+    cost = live(tmp_path, watch=told.append)
+    for computed, prefix in ((64, 0), (8192, 512), (32, 0)):
+        cost.prefill_ps(0, computed, prefix)
+    assert told == [
+        "live: measuring prefill of 8,192 + 512 tokens (shape 1, 0 s so far)…", None,
+        "live: measuring prefill of 32 tokens (shape 2, 0 s so far)…", None,
+    ]  # fmt: skip
+    (file,) = (tmp_path / "cache").iterdir()
+    assert cost.summary() == f"live: 2 shapes measured in 0 s, 1 from earlier measurements; kept in {file}"
 
 
 def test_the_version_changes_with_all_that_times_depend_on(tmp_path: Path) -> None:
@@ -294,8 +359,7 @@ def test_a_measurement_survives_a_failure_after_it(tmp_path: Path) -> None:
         cost.prefill_ps(0, 64, 0)
     (file,) = (tmp_path / "cache").iterdir()
     rows = json.loads(file.read_text(encoding="utf-8"))["measurements"]
-    assert [row["shape"] for row in rows] == [["prefill", 16, 0], ["prefill", 32, 0]]
-    assert [row["ms"] for row in rows] == [11.6, 13.2]
+    assert [(row["shape"], row["ms"]) for row in rows] == [(["prefill", 32, 0], 13.2)]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rich.console
+import rich.progress
 from live_fakes import NODE, FakeBench, FakeKernels
 
 import mooncake_bench
 from mooncake_bench.cli.app import run
+from mooncake_bench.cli.progress import Bar
 from mooncake_bench.errors import SetupError
 from mooncake_bench.live.cost import LiveSettings, build_live_cost
 from mooncake_bench.live.device import OutOfMemory
@@ -93,7 +98,7 @@ def test_a_shape_without_memory_is_not_blamed_on_the_policy_that_asked(tmp_path:
     cost = build_live_cost(
         nodes, "tiny-llama", "none", 9000, settings=settings, open_kernels=lambda settings: FakeBench(settings, Small())
     )
-    with pytest.raises(SetupError, match=r"^not enough memory for 16 tokens$"):
+    with pytest.raises(SetupError, match=r"^not enough memory for 2048 tokens$"):
         simulate(load(TRACE), Setup(cluster="1P+1D", max_requests=3), cost=cost)
 
 
@@ -164,9 +169,13 @@ def test_ten_requests_have_the_same_report_by_either_cost_and_compare_shows_both
               "--vram", "2000", "--format", "json"]  # fmt: skip
     live = ["--cost", "live", "--live-device", "cpu", "--live-repeat", "3", "--live-cache", "cache", "--node", "local"]
 
+    notes: list[list[tuple[str, str]]] = []
+
     def answered(*words: str) -> dict[str, Any]:
         assert run([*common, *words]) == 0
-        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        shown = capsys.readouterr()
+        notes.append(re.findall(r"^live: (\d+) shapes measured in \d+ s, (\d+) from earlier", shown.err, re.MULTILINE))
+        answer: dict[str, Any] = json.loads(shown.out)
         return answer
 
     analytic, first = answered("--node", "made_up.toml", "--run-dir", "analytic"), answered(*live, "--run-dir", "live")
@@ -184,6 +193,8 @@ def test_ten_requests_have_the_same_report_by_either_cost_and_compare_shows_both
     second = answered(*live, "--run-dir", "again")
     assert file.read_bytes() == before
     assert second["runs"][0]["cost"] == cost
+    shapes = str(len(json.loads(before)["measurements"]))
+    assert notes == [[], [(shapes, "0")], [("0", shapes)]]
     assert manifest("live")["content_sha256"] == manifest("again")["content_sha256"]
 
     assert run(["compare", "analytic", "live"]) == 0
@@ -206,6 +217,34 @@ def forbid_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def manifest(folder: str) -> Any:
     return json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
+
+
+def test_the_bar_says_what_is_measured_and_then_its_label_again() -> None:
+    bar = rich.progress.Progress(console=rich.console.Console(file=io.StringIO()))
+    progress = Bar(bar, "cache-aware", "requests")
+    progress.say("live: measuring")
+    assert bar.tasks[0].description == "live: measuring"
+    progress(3, 10, 0.0)
+    progress.say(None)
+    assert (bar.tasks[0].description, bar.tasks[0].completed, bar.tasks[0].total) == ("cache-aware", 3, 10)
+
+
+def test_ctrl_c_while_kernels_run_exits_130_and_keeps_what_was_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(FakeKernels):
+        def _timing(self, *arguments: Any) -> Any:
+            if len(self.ran) == 5:
+                raise KeyboardInterrupt
+            return super()._timing(*arguments)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mooncake_bench.live.cost.TorchBench", lambda settings: FakeBench(settings, Stopped()))
+    words = ["--cost", "live", "--live-cache", "cache", "--model", "tiny-llama", "--engine", "none", "--node", "local"]
+    assert run(["replay", ten_requests(tmp_path), *words, "--cluster", "1P+1D", "--vram", "2000"]) == 130
+    assert "live: 6 shapes measured" not in capsys.readouterr().err  # the sixth was not finished
+    (file,) = Path("cache").iterdir()
+    assert len(json.loads(file.read_text(encoding="utf-8"))["measurements"]) == 5
 
 
 @pytest.mark.live

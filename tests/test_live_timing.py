@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.hardware import presets
 from mooncake_bench.hardware.architecture import Architecture
 from mooncake_bench.live import device as device_module
 from mooncake_bench.live import timing
-from mooncake_bench.live.communication import allreduce_ms
+from mooncake_bench.live.communication import all_reduce
 from mooncake_bench.live.device import choose_device, require_memory
 
+PRESETS = Path(presets.__file__).parent / "presets"
 DEPTHS = np.array([1.0, 2.0, 4.0])
 
 
@@ -27,7 +30,6 @@ def timed(rounds: list[list[float]], whole: int, lost: float = 0.0) -> timing.Ti
 def test_a_straight_line_is_scaled_to_the_whole_depth_without_error() -> None:
     found = timed([[5.0, 7.0, 11.0]] * 3, whole=80)  # 3 + 2 a layer: 163 at 80
     assert found.median_ms == pytest.approx(163)
-    assert (found.layer_ms, found.rest_ms) == (pytest.approx(2), pytest.approx(3))
     assert found.depth_error == pytest.approx(0, abs=1e-9)
     assert found.spread == pytest.approx(0, abs=1e-9)
     assert not found.noisy
@@ -149,8 +151,69 @@ def test_a_system_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
 
 
 def test_allreduces_are_two_a_layer_of_latency_and_bytes() -> None:
-    # 70B at TP8, 1,000 tokens of bfloat16: 1,000 x 8,192 x 2 = 16.384 MB, x 2 x 7/8 = 28.672 MB;
-    # at 143 GB/s .200503 ms, and 20 us: .220503 ms, 160 times
+    # 70B at TP8 on H100s, 1,000 tokens of bf16: x = 1,000 x 8,192 x 2 x 2 x 7/8 / 450 GB/s = .063716 ms; with the
+    # fitted latency, share of the link and root term of physical.toml it is 160 times alpha + x / eps + rho sqrt(x).
     model = Architecture("70b", 80, 8192, 64, 8, 128, 28672, 128256, weight_bytes=2, kv_value_bytes=2)
-    assert allreduce_ms(model, 8, 1000, 2, 20.0, 143.0) == pytest.approx(160 * (0.02 + 28.672 / 143), rel=1e-12)
-    assert allreduce_ms(model, 1, 1000, 2, 20.0, 143.0) == 0
+    fitted = tomllib.loads((PRESETS / "physical.toml").read_text(encoding="utf-8"))["h100"]["efficiencies"]
+    link = 1000 * 8192 * 2 * 2 * 7 / 8 / 450e9 * 1e3
+    one = fitted["reduce_us"] / 1e3 + link / fitted["link"] + fitted["reduce_root"] * link**0.5
+    found = all_reduce(model, 8, "h100")
+    assert found is not None
+    assert found.ms(np.array([1000.0]))[0] == pytest.approx(160 * one, rel=1e-9)
+
+
+@pytest.mark.parametrize(("ranks", "gpu"), [(1, "h100"), (8, ""), (16, "h100")])
+def test_nothing_is_known_of_allreduces_without_a_datasheet_or_between_nodes(ranks: int, gpu: str) -> None:
+    model = Architecture("70b", 80, 8192, 64, 8, 128, 28672, 128256, weight_bytes=2, kv_value_bytes=2)
+    assert all_reduce(model, ranks, gpu) is None
+
+
+# ---- how many rounds
+
+
+def ran(round_s: float, most: int, first_s: float | None = None) -> tuple[int, int]:
+    """(rounds run, rounds counted) of a shape that takes so long, its first round perhaps longer."""
+    now, runs = [0.0], [0]
+
+    def one() -> timing.Round:
+        now[0] += first_s if first_s is not None and not runs[0] else round_s
+        runs[0] += 1
+        return [(round_s, 0.0)]
+
+    return len(timing.rounds(one, most, lambda: now[0])), runs[0]
+
+
+@pytest.mark.parametrize(
+    ("round_s", "most", "counted", "run"),
+    [
+        (0.001, 5, 5, 7),  # two to warm up
+        (0.001, 2, 2, 4),
+        (0.25, 5, 3, 5),  # after two and three rounds 1.25 s are over
+        (0.125, 9, 6, 8),  # eight in a second
+        (0.6, 5, 3, 3),  # the first counts
+        (0.6, 1, 1, 1),
+        (2.5, 5, 1, 1),  # so long that there is no other
+    ],
+)
+def test_a_shape_that_takes_long_gets_fewer_rounds(round_s: float, most: int, counted: int, run: int) -> None:
+    assert ran(round_s, most) == (counted, run)
+
+
+def test_a_slow_first_round_does_not_make_a_fast_shape_one_of_few() -> None:
+    # .6 s of it is warm-up: it counts as one of five, and the middle one is another
+    assert ran(0.01, 5, first_s=0.6) == (5, 5)
+
+
+def test_a_model_that_is_run_whole_is_not_scaled() -> None:
+    found = timing._timing(np.array([4.0]), np.array([[5.0], [7.0], [6.0]]), np.zeros((3, 1)), 4)
+    assert (found.median_ms, found.rounds_ms, found.depth_error) == (6, (5, 7, 6), None)
+
+
+def test_a_long_run_is_not_tried_again_however_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(200_000_000 * tick for tick in range(100))  # 200 ms each, without any of the CPU
+    monkeypatch.setattr(timing, "perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr(timing, "process_time_ns", lambda: 0)
+    monkeypatch.setattr(timing, "BUSY_IS_KNOWN", True)
+    runs: list[int] = []
+    assert timing._on_cpu(lambda: runs.append(1)) == (200.0, 1.0)
+    assert len(runs) == 1

@@ -5,8 +5,10 @@
 #   tools/live_check.sh [FOLDER]      results as files in FOLDER [default: $OUT, else live-check]
 #
 # Works offline in a checkout with torch, numpy, scipy, pyarrow, typer, rich and msgspec; nothing needs to be installed.
-# On a data-centre GPU it takes under 4 minutes. Settings, as environment variables:
+# It ends within TOTAL_S, 4 minutes unless told: a step for which no time is left fails. Settings, as environment
+# variables:
 #   DEVICE=auto|cpu|cuda:N  MODEL=llama-3-8b  TP=1  DTYPE=auto  GRID=full|small|none  REQUESTS=50  STEP_S=100
+#   TOTAL_S=235
 # For a look on a CPU: DEVICE=cpu MODEL=tiny-llama tools/live_check.sh
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +20,8 @@ dtype=${DTYPE:-auto}
 model=${MODEL:-llama-3-8b}
 ranks=${TP:-1}
 requests=${REQUESTS:-50}
-limit=${STEP_S:-100}
+step_s=${STEP_S:-100}
+total_s=${TOTAL_S:-235}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONUTF8=1 PYTHONDONTWRITEBYTECODE=1 COLUMNS=100
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)}
@@ -29,7 +32,9 @@ failed=0
 
 # NAME COMMAND...: run it, keep what it prints, note how long it took and whether it worked.
 step() {
-  local name=$1 start=$SECONDS code=0
+  local name=$1 start=$SECONDS code=0 limit=$((total_s - SECONDS))
+  ((limit <= step_s)) || limit=$step_s
+  ((limit >= 1)) || limit=1
   shift
   printf '== %s: %s\n' "$name" "$*" >>"$out/log.txt"
   timeout --foreground "$limit" "$@" >"$out/$name.txt" 2>>"$out/log.txt" || code=$?

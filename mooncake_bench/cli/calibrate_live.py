@@ -57,8 +57,8 @@ PARAMETERS = [
         "layers",
         str | None,
         ("--layers", "--live-layers"),
-        "Rising depths that are run and scaled to the model's own, such as 1,2,4; a model that is not deeper is run whole "
-        "[default: 1,2,4]",
+        "Rising depths that are run and scaled to the model's own, such as 1,2,4; a model that is not deeper is run "
+        "whole [default: 1,2,4]",
         metavar="A,B,C",
     ),
     option(

@@ -114,13 +114,14 @@ class Measured:
 
     def _measured(self, shape: Shape, measure: Callable[[Kernels], Timing]) -> Measurement:
         """A time by kernels, ``watch`` and the counts kept up."""
-        self.ran += 1
-        self._watch(f"live: measuring {in_words(shape)} (shape {self.ran}, {self.ran_s:.0f} s so far)…")
+        self._watch(f"live: measuring {in_words(shape)} (shape {self.ran + 1}, {self.ran_s:.0f} s so far)…")
         start = monotonic()
         try:
             if self._kernels is None:
                 self._kernels = self._build()
-            return kept(measure(self._kernels))
+            found = kept(measure(self._kernels))
+            self.ran += 1
+            return found
         finally:
             self.ran_s += monotonic() - start
             self._watch(None)

@@ -18,10 +18,10 @@ from mooncake_bench.live.cost import (
     kernels_key,
     not_modelled,
     place,
-    quality,
     shape_of,
 )
 from mooncake_bench.live.grid import FULL, SMALL, Grid, RowsFile, decode_rows, measure, prefill_rows
+from mooncake_bench.live.quality import quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable

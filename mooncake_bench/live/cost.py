@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import astuple, dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,15 +21,15 @@ from mooncake_bench.hardware.presets import load_engine, load_model, load_node
 from mooncake_bench.live import buckets
 from mooncake_bench.live.cache import MODE, Kernels, Measured, cache_folder, digest
 from mooncake_bench.live.communication import all_reduce
+from mooncake_bench.live.quality import quality
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from mooncake_bench.hardware.architecture import Architecture
     from mooncake_bench.hardware.cost import Column, FloatColumn
     from mooncake_bench.hardware.presets import Engine, Model, Node
-    from mooncake_bench.live.cache import Measurement
     from mooncake_bench.live.communication import AllReduce
 
 LIVE_VERSION = "2"
@@ -197,40 +196,6 @@ class LiveCost(CostModel):
             notices = sorted({one.notice for one in used} - {""})
             object.__setattr__(self, "error", "; ".join((f"live: {told}", *notices, *self._also)) + ".")
             object.__setattr__(self, "error_short", "; ".join((told, *notices, *self._also_short)))
-
-
-def quality(used: Sequence[Measurement], bends: Sequence[float] = ()) -> str:
-    """How good measurements are, in words; ``bends``: by how much steps are no straight lines in their context."""
-    if not used:
-        return "no shape yet"
-    return "; ".join((", ".join((*_rounds(used), *_errors(used, bends))), f"noisy: {sum(one.noisy for one in used)}"))
-
-
-def _rounds(used: Sequence[Measurement]) -> Iterator[str]:
-    """Of how many rounds each shape's time is the median, those of too few for a spread by themselves."""
-    yield f"{len(used)} shapes"
-    several = [one.samples for one in used if one.spread is not None]
-    if several:
-        yield (
-            f"{min(several)} to {max(several)} rounds each"
-            if min(several) < max(several)
-            else f"{several[0]} rounds each"
-        )
-    if len(several) < len(used):
-        yield f"{len(used) - len(several)} of one or two rounds (spread not known)"
-
-
-def _errors(used: Sequence[Measurement], bends: Sequence[float]) -> Iterator[str]:
-    spreads = [one.spread for one in used if one.spread is not None]
-    if spreads:
-        yield f"spread {100 * median(spreads):.1f} % (worst {100 * max(spreads):.1f} %)"
-    depths = [one.depth_error for one in used if one.depth_error is not None]
-    if depths:
-        yield f"depth scaling off by {median(depths):.1f} % (worst {max(depths):.1f} %)"
-    else:
-        yield "all layers run"
-    if bends:
-        yield f"a step's context as a straight line off by up to {100 * max(bends):.1f} %"
 
 
 def _positive(time: FloatColumn, what: str, overhead_ms: float) -> FloatColumn:

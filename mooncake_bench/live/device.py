@@ -71,7 +71,12 @@ class Device:
 
 
 def import_torch() -> Any:
-    """torch itself; ``SetupError`` with what to install when it is not there."""
+    """torch itself; ``SetupError`` with what to install when it is not there.
+
+    Its threads on a CPU wait asleep unless OMP_WAIT_POLICY says otherwise: where other programs run, threads that wait
+    spinning for one that has no core take ten times as long. OpenMP reads this once, when torch is first imported.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import torch
     except ImportError as error:

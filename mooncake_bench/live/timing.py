@@ -27,14 +27,15 @@ NOISY = 0.10
 """A spread above this is called noisy: the middle half of the rounds then spans more than 10 % of the median."""
 WARM_UP = 2
 """Runs of each shape before any is timed: allocations, choice of kernels, clocks."""
-WARM_S = 1.0
-"""A first round this long counts as one: what there is to warm up takes less than a tenth of it."""
-ENOUGH_S = 2.0
-"""Once a shape has run this long, ``FEWEST`` rounds do: a replay asks for dozens of shapes, and a person waits."""
+WARM_S = 0.5
+"""A first round this long counts as one: what there is to warm up is little of it."""
+ENOUGH_S = 1.0
+"""Once a shape has run this long, ``FEWEST`` rounds do: ten requests ask for thirty shapes, and a person waits."""
 FEWEST = 3
 """Rounds that tell a spread."""
-LONG_S = 5.0
-"""A first round this long is the only one: three would make one prompt take a quarter of a minute and more."""
+LONG_S = 2.0
+"""A first round this long is the only one: on a CPU three of each such shape would make ten long prompts take minutes.
+"""
 TRIES = 3
 """Times that a run on a CPU is tried to get through undisturbed."""
 RETRIED_S = 0.1

@@ -1,10 +1,12 @@
-"""The cost model of a setup."""
+"""What the presets of a setup come to: its cost model, and the pool of each prefill instance."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.build import build_cost
+from mooncake_bench.hardware.presets import load_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,6 +14,28 @@ if TYPE_CHECKING:
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.live.cost import LiveCost
     from mooncake_bench.sim.setup import Setup
+
+
+def pool_blocks_of(setup: Setup, block_tokens: int) -> dict[int, int]:
+    """Blocks that the pool of each prefill instance holds, by instance id: as set, else its node's own tokens.
+
+    Raises SetupError for a node that cannot be used, or whose tokens are less than one block.
+    """
+    nodes = {i: node for i, (role, node) in enumerate(setup.instances) if role == "P"}
+    if setup.pool_blocks is not None:
+        return dict.fromkeys(nodes, setup.pool_blocks)
+    blocks = {node: _own_blocks(node, block_tokens) for node in dict.fromkeys(nodes.values())}
+    return {i: blocks[node] for i, node in nodes.items()}
+
+
+def _own_blocks(node: str, block_tokens: int) -> int:
+    tokens = load_node(node).pool_tokens
+    if tokens < block_tokens:
+        raise SetupError(
+            f"node {node!r}: its pool_tokens, {tokens:,}, are less than one block of {block_tokens:,} tokens; "
+            "raise them, or give --pool"
+        )
+    return tokens // block_tokens
 
 
 def cost_of(setup: Setup) -> CostModel:
