@@ -229,6 +229,10 @@ def test_quantised_weights_take_the_bytes_that_the_file_says(
         (LLAMA_3_70B, {"torch_dtype": "int3"}, "key 'torch_dtype' is 'int3': expected one of float32, bfloat16"),
         (LLAMA_3_70B, {"torch_dtype": None}, "key 'dtype' is missing: expected a text"),
         (LLAMA_3_70B, {"model_type": "gpt9"}, "key 'model_type' is 'gpt9': expected one whose layers are known: llama"),
+        (LLAMA_3_70B, {"model_type": "llama4"}, "'llama4': expected one whose layers are known: llama, mistral, "
+            "mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2; costs of another family's "
+            "layers cannot be predicted$"),
+        (LLAMA_3_70B, {"model_type": "mamba"}, "'mamba': expected one whose layers are known: llama"),
         (LLAMA_3_70B, {"model_type": None}, "key 'model_type' is missing"),
         (QWEN3_32B, {"head_dim": None}, "key 'head_dim' is missing"),
         (LLAMA_3_70B, {"num_attention_heads": 48, "num_key_value_heads": 8}, "key 'head_dim' is missing"),

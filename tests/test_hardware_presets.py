@@ -61,13 +61,13 @@ def written(folder: Path, name: str, text: str) -> str:
 
 
 SERVERS = ["a100", "a800", "h100", "h800", "h200"]
-DENSE = ["llama-3-70b", "llama2-70b", "llama-3-8b", "qwen3-32b", "tiny-llama"]
+DENSE = ["llama-3-70b", "llama2-70b", "llama-3-8b", "qwen3-32b"]
 EXPERTS = ["deepseek-v3", "kimi-k2", "kimi-k2-int4"]
 
 
 def test_the_five_nodes_the_models_and_the_engines_are_bundled() -> None:
     assert node_names()[:5] == SERVERS
-    assert set(model_names()) == {*DENSE, *EXPERTS}
+    assert set(model_names()) == {*DENSE, *EXPERTS, "tiny-llama"}
     fitted = ["vllm-h100", "vllm-h200", "trtllm-h200", "vllm-rtxpro6000", "vllm-rtxpro6000x2"]
     assert engine_names() == ["mooncake-a800", "none", *fitted]
 
@@ -246,10 +246,10 @@ def test_a_node_without_the_models_coefficients_says_what_it_has(tmp_path: Path)
         (("gpus = 4", "gpus = 4.0"), r"key 'gpus' is 4\.0: expected a whole number above 0"),
         (("gpus = 4", "gpus = true"), "key 'gpus' is True: expected a whole number above 0"),
         (("gpus = 4", "gpus = 0"), "key 'gpus' is 0: expected a whole number above 0"),
-        (("= 50", "= 0"), "key 'nic_gbytes_per_s' is 0: expected a number above 0"),
-        (("= 50", "= inf"), "key 'nic_gbytes_per_s' is inf: expected a number above 0"),
-        (("= 50", "= nan"), "key 'nic_gbytes_per_s' is nan: expected a number above 0"),
-        (("= 50", "= false"), "key 'nic_gbytes_per_s' is False: expected a number above 0"),
+        (("= 50", "= 0"), "key 'nic_gbytes_per_s' is 0: expected a number of at least 0.001 and at most"),
+        (("= 50", "= inf"), "key 'nic_gbytes_per_s' is inf: expected a number of at least 0.001"),
+        (("= 50", "= nan"), "key 'nic_gbytes_per_s' is nan: expected a number of at least 0.001"),
+        (("= 50", "= false"), "key 'nic_gbytes_per_s' is False: expected a number of at least 0.001"),
         (('"mine"', "3"), "key 'description' is 3: expected a text"),
         (('"mine"', '" "'), "key 'description' is ' ': expected a text"),
         (
@@ -257,12 +257,22 @@ def test_a_node_without_the_models_coefficients_says_what_it_has(tmp_path: Path)
             "key 'nic_status' is 'sure': expected one of 'measured', ",
         ),
         (("floor_ms = 3, ", ""), "key 'costs.tiny.prefill.floor_ms' is missing: expected a number of at least 0"),
-        (("token_ms = 0.04", "token_ms = 0"), "key 'costs.tiny.prefill.token_ms' is 0: expected a number above 0"),
+        (
+            ("token_ms = 0.04", "token_ms = 0"),
+            "key 'costs.tiny.prefill.token_ms' is 0: expected a number of at least 1e-09",
+        ),
         (
             ("token_ms = 0.001", "token_ms = 1e-12"),
             "costs.tiny.decode.token_ms' is 1e-12: expected a number of at least",
         ),
         (("floor_ms = 2", "floor_ms = -2"), "key 'costs.tiny.decode.floor_ms' is -2: expected a number above 0"),
+        (("token_ms = 0.04", "token_ms = 1e200"), r"prefill.token_ms' is 1e\+200: expected .* and at most 1e\+09"),
+        (
+            ("constant_ms = 1", "constant_ms = 1" + 400 * "0"),
+            r"constant_ms' is 1000.*\.\.\. \(401 characters\): expected",
+        ),
+        (("constant_ms", "late_ms = 3, constant_ms"), "prefill.late_ms' is 3.0: expected late_tokens beside it"),
+        (("constant_ms", "late_tokens = 3, constant_ms"), "prefill.late_tokens' is 3.0: expected late_ms beside it"),
         (("roof_ms", "rof_ms"), "key 'costs.tiny.decode.roof_ms' is missing"),
         (("roof_ms", "knee = 1, roof_ms"), "unknown key 'costs.tiny.decode.knee'; expected: floor_ms, roof_ms"),
         (("gpus", "gpu = 8\ngpus"), r"key 'gpu' is 8: expected a text"),
@@ -337,3 +347,16 @@ def test_the_bundled_files_are_toml_that_ships_beside_the_module() -> None:
     folder = Path(presets.__file__).parent / "presets"
     for name in ("models", "nodes", "engines"):
         assert tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def test_errors_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    numbers = "rows = 9\nmedian = 50.0\np90 = 6.7\nworst = 80.0\nleft_out_median = 1.0\nleft_out_p90 = 2.0\n"
+    path = written(tmp_path, "odd.toml", f"{NODE}\n[costs.tiny.prefill_heldout]\n{numbers}")
+    with pytest.raises(SetupError, match=r"prefill_heldout\.median' is 50\.0: expected a number of at most p90, 6\.7"):
+        load_node(path)
+
+
+def test_a_file_of_thousands_of_brackets_or_digits_is_not_toml(tmp_path: Path) -> None:
+    for text in ("x = " + 100_000 * "[", "x = " + 9_999 * "7"):
+        with pytest.raises(SetupError, match=r"deep\.toml: not valid TOML"):
+            load_node(written(tmp_path, "deep.toml", text))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import fields, replace
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,8 +20,10 @@ from mooncake_bench.hardware.architecture import Architecture, Experts
 from mooncake_bench.hardware.build import build_cost
 from mooncake_bench.hardware.datasheets import gpu_names, load_fitted, load_gpu
 from mooncake_bench.hardware.physical import Efficiencies, Gpu
-from mooncake_bench.hardware.predict import predicted_costs
+from mooncake_bench.hardware.predict import QUANTISED_ERROR, predicted_costs
 from mooncake_bench.hardware.presets import load_model, load_node
+from mooncake_bench.studies.validate import h800_qwen3_8b, silicon_dense
+from mooncake_bench.studies.validate.files import Measurements
 
 # Round numbers, so that each part can be written out: 1 TFLOP/s, 1 GB/s of memory and of link.
 PLAIN = Gpu("plain", "plain", "made up", 1e12, 2e12, 10e9, 1e9, 1e9, 1e9, "", "plain")
@@ -301,23 +305,105 @@ def test_a_node_file_without_costs_predicts_them_at_its_own_parallelism(tmp_path
         build_cost([node_file(tmp_path, 7)], "qwen3-32b", "none")
 
 
-def test_a_config_json_is_a_model_wherever_a_name_is(tmp_path: Path) -> None:
+def config_file(folder: Path, **changes: Any) -> str:
+    """Qwen2.5-7B's config.json, changed."""
     config = {
         "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
         "num_hidden_layers": 28, "num_key_value_heads": 4, "torch_dtype": "bfloat16", "vocab_size": 152064,
     }  # fmt: skip
-    path = tmp_path / "Qwen2.5-7B" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(config), encoding="utf-8")
-    cost = build_cost([node_file(tmp_path, 4, "h800")], str(path), "none")
+    path = folder / "Qwen2.5-7B" / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(config | changes), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("node", ["h100", "h200"])
+def test_weights_of_more_than_two_bytes_are_refused_with_what_servers_do(tmp_path: Path, node: str) -> None:
+    box = node_file(tmp_path, 4, node)
+    with pytest.raises(
+        SetupError, match=r"^Qwen2\.5-7B/config\.json has weights of 4 bytes: .*set torch_dtype to bfloat16"
+    ):
+        build_cost([box], config_file(tmp_path, torch_dtype="float32"), "none")
+    shape = load_model("kimi-k2-int4").shape
+    assert shape is not None
+    assert shape.experts is not None
+    wide = replace(shape, experts=replace(shape.experts, weight_bytes=4.0))
+    with pytest.raises(SetupError, match="has weights of 4 bytes"):
+        predicted_costs(wide, "h200", 8)
+    assert build_cost([box], config_file(tmp_path, torch_dtype="float16"), "none").error  # two bytes are fine
+
+
+def test_an_engine_on_predicted_experts_is_refused_for_its_time_is_in_them(tmp_path: Path) -> None:
+    with pytest.raises(
+        SetupError, match=r"^deepseek-v3 on h200: .*'mooncake-a800' would add another; give --engine none$"
+    ):
+        build_cost(["h200"], "deepseek-v3", "mooncake-a800")
+    # a dense prediction has none in it, and a file of one's own may be fitted on top, to what is still missing
+    assert "engine vllm-h200" in build_cost(["h200"], config_file(tmp_path, num_attention_heads=32), "vllm-h200").name
+    own = tmp_path / "own.toml"
+    texts = 'description = "mine"\nstatus = "measured"\nsource = "a log"\nerror = "2 %"\nfitted_on = ["h200"]\n'
+    own.write_text(f"{texts}prefill_ms = -0.5\ndecode_ms = 0.25\n", encoding="utf-8")
+    bare, fitted = (build_cost(["h200"], "deepseek-v3", name) for name in ("none", str(own)))
+    assert fitted.decode_ps(0, 8) - bare.decode_ps(0, 8) == 250_000_000  # 0.25 ms
+    assert (
+        "too short" not in bare.error + bare.error_short
+    )  # as engine none says where no engine's time is in the costs
+    assert "so only engine none, or one fitted on top, goes with it" in fitted.error
+
+
+@pytest.mark.parametrize(
+    "quantised",
+    [{"quant_method": "fp8"}, {"quant_method": "awq", "bits": 4}, {"quant_method": "gptq", "bits": 8}],
+)
+def test_a_quantised_dense_model_is_said_to_be_outside_the_fit(tmp_path: Path, quantised: dict[str, Any]) -> None:
+    box = node_file(tmp_path, 4)
+    cost = build_cost([box], config_file(tmp_path, quantization_config=quantised), "none")
+    assert "no quantised model was among those fitted" in cost.error
+    assert "2 to 17 % in the median for Llama-3.1-70B" in cost.error
+    assert "69 to 183 % for Llama-3.1-8B" in cost.error
+    assert "none of them quantised" in cost.error_short
+    plain = build_cost([box], config_file(tmp_path), "none")
+    assert "quantised" not in plain.error + plain.error_short
+    assert "no quantised" not in build_cost(["h200"], "deepseek-v3", "none").error  # its own served errors are there
+
+
+def test_what_is_said_of_quantised_and_of_h800_predictions_is_what_the_validation_finds(shared: Path) -> None:
+    measurements = Measurements(shared / "measurements")
+    medians: dict[tuple[str, str], list[float]] = {}
+    for row in silicon_dense.run(measurements).rows:
+        if row.engine == "none" and " vLLM " in row.name:
+            medians.setdefault((row.model.removesuffix("-FP8"), row.node), []).append(row.errors.median)
+    of_70b = medians["Llama-3.1-70B", "h100"] + medians["Llama-3.1-70B", "h200"]
+    of_8b = medians["Llama-3.1-8B-Instruct", "h200"]
+    found = [round(each) for each in (min(of_70b), max(of_70b), min(of_8b), max(of_8b))]
+    said = re.findall(r"(\d+) to (\d+) %", QUANTISED_ERROR)
+    assert found == [int(number) for pair in said for number in pair] == [2, 17, 69, 183]
+    first = h800_qwen3_8b.run(measurements).rows[0]
+    errors = [100 * (1 - point.predicted / point.measured) for point in first.points]
+    assert f"{min(errors):.0f} to {max(errors):.0f} % too short" in load_gpu("h800").served
+
+
+def test_predictions_on_an_h800_say_that_whole_steps_there_were_far_slower(tmp_path: Path) -> None:
+    config = config_file(tmp_path)
+    there, elsewhere = (build_cost([node_file(tmp_path, 4, gpu)], config, "none") for gpu in ("h800", "h100"))
+    assert "Qwen3-8B at TP8 was predicted 56 to 92 % too short" in there.error
+    assert there.error_short.split("; ")[0].endswith("whole steps of one small model there were far slower")
+    assert "Qwen3-8B" not in elsewhere.error
+    assert "slower" not in elsewhere.error_short
+
+
+def test_a_config_json_is_a_model_wherever_a_name_is(tmp_path: Path) -> None:
+    cost = build_cost([node_file(tmp_path, 4, "h800")], config_file(tmp_path), "none")
     assert cost.kv_bytes_per_token == 2 * 28 * 4 * 128 * 2
     assert cost.name == "analytic: Qwen2.5-7B/config.json on 1 x box.toml, engine none"
     assert "head_dim is not in the file: 128" in cost.error
     assert "its all-reduce is one user's measurement" in cost.error
 
 
-def test_an_engine_fitted_on_the_node_is_not_taken_for_a_fit_of_a_predicted_model() -> None:
-    predicted = build_cost(["a800"], "tiny-llama", "mooncake-a800").error_short
+def test_an_engine_fitted_on_the_node_is_not_taken_for_a_fit_of_a_predicted_model(tmp_path: Path) -> None:
+    predicted = build_cost(
+        ["a800"], config_file(tmp_path, num_attention_heads=32, num_key_value_heads=8), "mooncake-a800"
+    ).error_short
     assert predicted.startswith("predicted, not measured: from dimensions and datasheet, off by ")
     assert predicted.endswith("; engine fitted on a800 with another model")
 
@@ -334,4 +420,4 @@ def test_a_datasheet_of_ones_own_is_a_file(tmp_path: Path) -> None:
     assert 0.4 < cost.prefill_ps(0, 30_000, 0) / slow.prefill_ps(0, 30_000, 0) < 0.6
     sheet.write_text(sheet.read_text(encoding="utf-8").replace("160", "-1"), encoding="utf-8")
     with pytest.raises(SetupError, match=r"fast\.toml: key 'memory_gbytes' is -1: expected a number above 0"):
-        build_cost([node_file(tmp_path, 8, str(sheet))], "tiny-llama", "none")
+        build_cost([node_file(tmp_path, 8, str(sheet))], "llama-3-8b", "none")

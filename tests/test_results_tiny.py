@@ -125,6 +125,7 @@ def tiny_replay(**changes: Any) -> Replay:
         "horizon_ps": 44_053 * US,
         "interrupted": False,
         "vram_tokens": np.array([0, 1000]),
+        "pool_blocks": {0: 5859},
     }
     return Replay(**(fields | changes))
 

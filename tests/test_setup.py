@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.sim.costs import pool_blocks_of
 from mooncake_bench.sim.setup import (
     Setup,
     Size,
@@ -25,7 +26,8 @@ from mooncake_bench.sim.setup import (
 def test_the_defaults_are_the_fast25_testbed() -> None:
     setup = Setup()
     assert (setup.cluster, setup.model, setup.node, setup.engine) == ("8P+8D", "llama-3-70b", "a800", "mooncake-a800")
-    assert (setup.pool_blocks, setup.slo_ttft_ms, setup.slo_tbt_ms) == (5859, 30_000.0, 100.0)
+    assert pool_blocks_of(setup, 512) == dict.fromkeys(range(8), 5859)  # 3,000,000 tokens / 512 = 5859.4
+    assert (setup.pool_blocks, setup.slo_ttft_ms, setup.slo_tbt_ms) == (None, 30_000.0, 100.0)
     assert setup.instances == [("P", "a800")] * 8 + [("D", "a800")] * 8
 
 

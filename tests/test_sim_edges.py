@@ -80,7 +80,7 @@ def test_a_request_at_time_zero_and_one_of_a_single_output_token_are_ordinary() 
 
 @pytest.mark.parametrize("tokens", [1_000_000, 3_000_000])
 def test_a_prompt_of_a_million_tokens_and_more_ends_in_a_status(tokens: int) -> None:
-    # the default VRAM holds 1,457,000 tokens, the default pool 5,859 blocks: 3 M tokens are 5,860
+    # the default VRAM holds 1,457,000 tokens, the pool of an a800 5,859 blocks: 3 M tokens are 5,860
     replay = replayed([row(0.0, tokens, 3), row(10.0, 1000, 3, 10_000)], policy="round-robin")
     assert replay.columns["status"].tolist() == [COMPLETED if tokens < 1_457_000 else FAILED, COMPLETED]
 

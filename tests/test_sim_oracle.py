@@ -50,7 +50,7 @@ def oracle() -> dict[str, Any]:
 
 
 def one_node(policy: str, capacity: int) -> Pool:
-    return Pool(PrefixIndex(1, BLOCK_TOKENS), [0], capacity, lambda: bundled(policy), "head-first")
+    return Pool(PrefixIndex(1, BLOCK_TOKENS), {0: capacity}, lambda: bundled(policy), "head-first")
 
 
 @pytest.mark.parametrize(

@@ -506,3 +506,8 @@ def test_wrong_use_is_one_line(words: list[str], reason: str, tool: Tool, tmp_pa
     assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
     assert reason in found.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_ceilings_is_not_judged_by_and_rewritten_at_once(tool: Tool) -> None:
+    found = tool("calibrate", "validate", "F25-EQ2", "--ceilings", "a.toml", "--write-ceilings", "b.toml")
+    assert (found.code, "one judges, the other gives in" in " ".join(found.err.split())) == (2, True)

@@ -54,8 +54,8 @@ PARAMETERS = [
         "out",
         Path | None,
         ("-o", "--out"),
-        "Folder for rows.parquet, points.parquet and a picture (ID.png) a check; of errors that a preset's file records "
-        "there are no points to store or draw [default: none]",
+        "Folder for rows.parquet, points.parquet and a picture (ID.png) a check; errors that a preset's file records "
+        "have no points to store or draw [default: none]",
         panel="Output",
         metavar="DIR",
     ),
@@ -81,6 +81,8 @@ def validate(**given: Any) -> None:
         return
     if given["force"] and not (given["out"] or given["write_ceilings"]):
         raise SetupError("--force: no effect without -o DIR or --write-ceilings FILE; drop it, or name one")
+    if given["ceilings"] and given["write_ceilings"]:
+        raise SetupError("--ceilings and --write-ceilings: one judges, the other gives in; drop one of the two")
     from mooncake_bench.studies.validate import ceilings, files
 
     known = ceilings.read_ceilings(given["ceilings"]) if given["ceilings"] else None

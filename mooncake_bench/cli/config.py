@@ -118,10 +118,11 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     requests.
     """
     from mooncake_bench import plugins
-    from mooncake_bench.sim.costs import cost_of
+    from mooncake_bench.sim.costs import cost_of, pool_blocks_of
 
     setup = setups[0]
     cost_of(setup)
+    pool_blocks_of(setup, trace.block_tokens)
     policies = [plugins.build(each.policy, given.get("policy_dir") or ()) for each in setups]
     _check_labels(policies)
     _check_folders(given.get("policy_dir") or (), policies)

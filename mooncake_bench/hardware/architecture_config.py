@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.errors import SetupError, nearest
+from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.architecture import Architecture, Experts, Latent
 from mooncake_bench.hardware.tables import Table
 
@@ -113,8 +113,8 @@ def _architecture(path: Path, table: Table) -> Architecture:
     family = table.text("model_type")
     if family not in FAMILIES:
         raise SetupError(
-            f"{path}: key 'model_type' is {family!r}{nearest(family, FAMILIES)}: expected one whose layers are known: "
-            f"{', '.join(FAMILIES)}; a model made of the same layers may name that family in a copy of the file"
+            f"{path}: key 'model_type' is {family!r}: expected one whose layers are known: {', '.join(FAMILIES)}; "
+            "costs of another family's layers cannot be predicted"
         )
     notes: list[str] = []
     latent = _latent(table) if family in _LATENT else None

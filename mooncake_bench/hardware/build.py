@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mooncake_bench.errors import SetupError, nearest
 from mooncake_bench.hardware.analytic import AnalyticCost
-from mooncake_bench.hardware.presets import STATUSES, load_engine, load_model, load_node
+from mooncake_bench.hardware.presets import NIC_GBYTES_PER_S, STATUSES, load_engine, load_model, load_node
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 FORMULAS_VERSION = "2"
 """Raise it when E1 to E4 change; the rest of a cost model's version is a hash of its numbers."""
 MOST_VRAM_TOKENS = 10**15
-NIC_GBYTES_PER_S = (1e-3, 1e9)
-"""The network speeds that a replay's clock can hold: beyond them a transfer takes no time, or years."""
 _STATUS_WORDS = {
     "measured": "measured",
     "derived": "derived, not measured",
@@ -39,13 +37,15 @@ def build_cost(
     """The analytic cost of ``model`` served by ``engine`` on one node (preset name or .toml file) an instance.
 
     ``vram_tokens`` [tokens] and ``nic_gbytes_per_s`` [1e9 bytes/s, each way] replace every node's own number.
-    Raises SetupError on an unknown or faulty preset, and on a node that has no coefficients for the model.
+    Raises SetupError on an unknown or faulty preset, on a node that has no coefficients for the model, and on an engine
+    whose time would be counted twice.
     """
     check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
     the_model, the_engine = load_model(model), load_engine(engine)
     nodes = {name: load_node(name) for name in dict.fromkeys(instance_nodes)}
     costs = {name: costs_on(node, the_model) for name, node in nodes.items()}
     for name in nodes:
+        _check_engine(name, the_model, costs[name], the_engine)
         _check_positive(name, costs[name], the_engine)
     vram = [vram_tokens or costs[name].vram_tokens for name in instance_nodes]
     nic = [1e9 * (nic_gbytes_per_s or nodes[name].nic_gbytes_per_s) for name in instance_nodes]
@@ -99,6 +99,28 @@ def _whose(node: Node, model: Model) -> str:
     return model.costs_of if model.costs_of in node.costs else model.name.removesuffix(".toml")
 
 
+def _hold_an_engine(model: Model, costs: NodeCosts) -> bool:
+    """Whether an engine's time is in the costs: what experts cost was fitted to served steps (``expert_us``)."""
+    return costs.status == "predicted" and model.shape is not None and model.shape.experts is not None
+
+
+def _all_hold_an_engine(model: Model, costs: dict[str, NodeCosts]) -> bool:
+    return all(_hold_an_engine(model, cost) for cost in costs.values())
+
+
+def _takes_no_time(engine: Engine) -> bool:
+    return not (engine.overhead.prefill_ms or engine.overhead.decode_ms)
+
+
+def _check_engine(node: str, model: Model, costs: NodeCosts, engine: Engine) -> None:
+    """Raises SetupError where a bundled engine's time would be counted twice; a file's may be fitted on top."""
+    if _hold_an_engine(model, costs) and not _takes_no_time(engine) and not engine.name.endswith(".toml"):
+        raise SetupError(
+            f"{model.name} on {node}: predicted costs of a model with experts hold an engine's time already, and "
+            f"engine {engine.name!r} would add another; give --engine none"
+        )
+
+
 def _check_positive(node: str, costs: NodeCosts, engine: Engine) -> None:
     c = costs.coefficients
     prefill = c.prefill_floor_ms + c.prefill_constant_ms + engine.overhead.prefill_ms
@@ -136,7 +158,10 @@ def _error_sentence(
     own = model.costs_of == model.name.removesuffix(".toml")
     if model.error and (own or any(model.costs_of in node.costs for node in nodes.values())):
         parts.append(f"{model.name}: {model.error}")
-    parts.append(f"engine {engine.name} is {engine.status}: {engine.error}")
+    if _takes_no_time(engine) and _all_hold_an_engine(model, costs):
+        parts.append(f"engine {engine.name} adds nothing")
+    else:
+        parts.append(f"engine {engine.name} is {engine.status}: {engine.error}")
     strangers = [node.name for node in nodes.values() if engine.fitted_on and node.name not in engine.fitted_on]
     if strangers:
         parts.append(f"that engine was fitted on {', '.join(engine.fitted_on)}, not on {', '.join(strangers)}")
@@ -160,7 +185,8 @@ def _error_short(model: Model, engine: Engine, nodes: dict[str, Node], costs: di
         strangers = [node.name for node in nodes.values() if node.name not in engine.fitted_on]
         not_on = f", not on {', '.join(strangers)}" if strangers else " with another model"
         fitted = f"engine fitted on {', '.join(engine.fitted_on)}{not_on}"
-        parts.append(fitted if engine.fitted_on else engine.short)
+        if not (_takes_no_time(engine) and _all_hold_an_engine(model, costs)):
+            parts.append(fitted if engine.fitted_on else engine.short)
     if any(_whose(node, model) != model.name.removesuffix(".toml") for node in nodes.values()):
         parts.append(f"costs of {model.costs_of}")
     return "; ".join(parts)

@@ -64,6 +64,8 @@ def load_gpu(name: str) -> Gpu:
         reduce_link_bytes_per_s=table.number("reduce_link_gbytes_per_s", above=0, default=link) * 1e9,
         reduce_source=table.text("reduce_source", default=""),
         efficiencies=table.text("efficiencies"),
+        served=table.text("served", default=""),
+        served_short=table.text("served_short", default=""),
     )
     table.done()
     return gpu

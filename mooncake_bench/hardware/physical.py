@@ -56,6 +56,10 @@ class Gpu:
     """Why, where nothing was measured on it; else empty."""
     efficiencies: str
     """Whose fitted :class:`Efficiencies` it has."""
+    served: str = ""
+    """What whole steps on it were held against predictions, where that says more than the fits' errors; else empty."""
+    served_short: str = ""
+    """The same in so many words as fit the head of a report."""
 
     def flops(self, weight_bytes: float) -> float:
         """FLOP/s at which products with such weights run: fewer than 8 bits are unpacked to bf16 first."""

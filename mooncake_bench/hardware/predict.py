@@ -33,13 +33,19 @@ MOST_BATCH_OF_EXPERTS = 128
 """Up to here the square root of E2 can follow the experts that a batch wakes; beyond, all are awake and it does not."""
 CONTEXTS = (512.0, 4096.0)
 DIGITS = 6
+QUANTISED_ERROR = (
+    "no quantised model was among those fitted (served with FP8 weights, TPOT was off by 2 to 17 % in the median for "
+    "Llama-3.1-70B, vLLM on H100 and H200 without engine time, and by 69 to 183 % for Llama-3.1-8B, vLLM on H200)"
+)
+"""Medians by tensor parallelism, as ``calibrate validate SILICON-DENSE`` prints them."""
 
 
 @cache
 def predicted_costs(model: Architecture, gpu_name: str, gpus: int) -> NodeCosts:
     """What ``model`` costs on ``gpus`` GPUs of a datasheet, split over all of them.
 
-    Raises SetupError where it does not fit into their memory, cannot be split so, or spans more than one node.
+    Raises SetupError where it does not fit into their memory, cannot be split so, spans more than one node, or has
+    weights of more bytes than any that was fitted.
     """
     gpu = load_gpu(gpu_name)
     fitted = load_fitted(gpu.efficiencies)
@@ -50,7 +56,7 @@ def predicted_costs(model: Architecture, gpu_name: str, gpus: int) -> NodeCosts:
         status="predicted",
         source=f"E5 from the model's dimensions and the datasheet of {gpu.description}; parameters of {fitted.source}",
         error=_error(model, gpu, fitted, off, cache_copies(model, gpus)),
-        short=_short(model, fitted),
+        short=_short(model, gpu, fitted),
         vram_tokens=vram_tokens,
         coefficients=reduced,
     )
@@ -65,6 +71,13 @@ def cache_copies(model: Architecture, gpus: int) -> float:
 
 
 def _check(model: Architecture, gpu: Gpu, gpus: int) -> None:
+    widest = max(model.weight_bytes, model.expert_weight_bytes)
+    if widest > physical.ACTIVATION_BYTES:
+        raise SetupError(
+            f"{model.name} has weights of {widest:g} bytes: no cost can be predicted beyond "
+            f"{physical.ACTIVATION_BYTES}, and servers load such checkpoints in bf16: set torch_dtype to bfloat16 "
+            "(weight_bytes to 2 in a .toml file) in a copy of the file"
+        )
     if gpus > physical.MOST_GPUS:
         raise SetupError(
             f"{model.name} on {gpus} x {gpu.name}: no cost can be predicted beyond {physical.MOST_GPUS} GPUs, the "
@@ -133,8 +146,15 @@ def _error(model: Architecture, gpu: Gpu, fitted: Fitted, off: tuple[float, floa
         f"E1 and E2 are within {off[0]:.1f} and {off[1]:.1f} % of it (p90)",
     ]
     if model.experts:
-        parts.append(f"with experts {fitted.expert_error}, with an engine's time in it, so engine none goes with it")
+        parts.append(
+            f"with experts {fitted.expert_error}, with an engine's time in it, so only engine none, or one fitted on "
+            "top, goes with it"
+        )
         parts.append(f"batches above {MOST_BATCH_OF_EXPERTS} are outside what the square root of E2 can follow")
+    elif _is_quantised(model):
+        parts.append(QUANTISED_ERROR)
+    if gpu.served:
+        parts.append(gpu.served)
     if model.latent:
         parts.append("prefill of latent attention was held against no measurement")
     if copies > 1:
@@ -144,10 +164,18 @@ def _error(model: Architecture, gpu: Gpu, fitted: Fitted, off: tuple[float, floa
     return ", ".join(parts)
 
 
-def _short(model: Architecture, fitted: Fitted) -> str:
+def _is_quantised(model: Architecture) -> bool:
+    return model.weight_bytes < physical.ACTIVATION_BYTES
+
+
+def _short(model: Architecture, gpu: Gpu, fitted: Fitted) -> str:
     worst = fitted.left_out_model
     short = (
         f"from dimensions and datasheet, off by {worst.prefill_median:.1f}/{worst.prefill_p90:.1f} % in prefill, "
         f"{worst.decode_median:.1f}/{worst.decode_p90:.1f} % in decode on models left out (median/p90)"
     )
-    return f"{short}, {fitted.expert_short}" if model.experts else short
+    if model.experts:
+        short = f"{short}, {fitted.expert_short}"
+    elif _is_quantised(model):
+        short = f"{short}, none of them quantised"
+    return f"{short}, {gpu.served_short}" if gpu.served_short else short

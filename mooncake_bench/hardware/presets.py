@@ -28,6 +28,10 @@ _FOLDER = Path(__file__).resolve().parent / "presets"
 STATUSES = ("measured", "derived", "predicted", "assumed")
 """measured: fitted to measurements of that very hardware; derived: computed from others'; predicted: from the model's
 dimensions and a datasheet (E5); assumed: none of these."""
+LEAST_MS, MOST_MS = 1e-9, 1e9
+"""A picosecond, the clock's unit: less would round to nothing. And eleven days."""
+NIC_GBYTES_PER_S = (1e-3, 1e9)
+"""The network speeds that a replay's clock can hold: beyond them a transfer takes no time, or years."""
 NIC_STATUSES = (*STATUSES, "line rate, not measured")
 
 
@@ -221,7 +225,7 @@ def _node(name: str, table: Table) -> Node:
         gpus=table.whole("gpus"),
         pool_tokens=table.whole("pool_tokens"),
         pool_source=table.text("pool_source"),
-        nic_gbytes_per_s=table.number("nic_gbytes_per_s", above=0),
+        nic_gbytes_per_s=table.number("nic_gbytes_per_s", least=NIC_GBYTES_PER_S[0], most=NIC_GBYTES_PER_S[1]),
         nic_status=table.text("nic_status", one_of=NIC_STATUSES),
         nic_source=table.text("nic_source"),
         costs={model: _node_costs(entry) for model, entry in costs.items()},
@@ -252,22 +256,28 @@ def _heldout(costs: Table, key: str) -> HeldOut | None:
     errors = (table.number(name, least=0) for name in ("median", "p90", "worst", "left_out_median", "left_out_p90"))
     heldout = HeldOut(table.whole("rows"), *errors)
     table.done()
+    for low, high in (("median", "p90"), ("p90", "worst"), ("left_out_median", "left_out_p90")):
+        if getattr(heldout, low) > getattr(heldout, high):
+            raise table.wrong(low, getattr(heldout, low), f"a number of at most {high}, {getattr(heldout, high):g}")
     return heldout
 
 
 def _coefficients(prefill: Table, decode: Table) -> Coefficients:
+    if prefill.has("late_ms") != prefill.has("late_tokens"):
+        given, lacks = ("late_ms", "late_tokens") if prefill.has("late_ms") else ("late_tokens", "late_ms")
+        raise prefill.wrong(given, prefill.number(given), f"{lacks} beside it, or neither")
     coefficients = Coefficients(
-        prefill_floor_ms=prefill.number("floor_ms", least=0),
-        prefill_token_ms=prefill.number("token_ms", above=0),
-        prefill_constant_ms=prefill.number("constant_ms", least=0),
-        prefill_token2_ms=prefill.number("token2_ms", least=0),
-        decode_floor_ms=decode.number("floor_ms", above=0),
-        decode_roof_ms=decode.number("roof_ms", least=0),
-        decode_sequence_ms=decode.number("sequence_ms", least=0),
-        decode_token_ms=decode.number("token_ms", least=1e-9),  # the clock's unit: less would round to nothing
-        prefill_late_ms=prefill.number("late_ms", least=0, default=0.0),
-        prefill_late_tokens=prefill.number("late_tokens", above=0, default=1.0),
-        decode_root_ms=decode.number("root_ms", least=0, default=0.0),
+        prefill_floor_ms=prefill.number("floor_ms", least=0, most=MOST_MS),
+        prefill_token_ms=prefill.number("token_ms", least=LEAST_MS, most=MOST_MS),
+        prefill_constant_ms=prefill.number("constant_ms", least=0, most=MOST_MS),
+        prefill_token2_ms=prefill.number("token2_ms", least=0, most=MOST_MS),
+        decode_floor_ms=decode.number("floor_ms", above=0, most=MOST_MS),
+        decode_roof_ms=decode.number("roof_ms", least=0, most=MOST_MS),
+        decode_sequence_ms=decode.number("sequence_ms", least=0, most=MOST_MS),
+        decode_token_ms=decode.number("token_ms", least=LEAST_MS, most=MOST_MS),
+        prefill_late_ms=prefill.number("late_ms", least=0, most=MOST_MS, default=0.0),
+        prefill_late_tokens=prefill.number("late_tokens", above=0, most=MOST_MS, default=1.0),
+        decode_root_ms=decode.number("root_ms", least=0, most=MOST_MS, default=0.0),
     )
     prefill.done()
     decode.done()
@@ -285,5 +295,8 @@ def _engine(name: str, table: Table) -> Engine:
         short=table.text("short", default=error),
         fitted_on=table.texts("fitted_on"),
         # Negative is allowed: an engine may beat the kernels that the coefficients were fitted to.
-        overhead=EngineOverhead(prefill_ms=table.number("prefill_ms"), decode_ms=table.number("decode_ms")),
+        overhead=EngineOverhead(
+            prefill_ms=table.number("prefill_ms", least=-MOST_MS, most=MOST_MS),
+            decode_ms=table.number("decode_ms", least=-MOST_MS, most=MOST_MS),
+        ),
     )

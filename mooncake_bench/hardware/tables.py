@@ -11,6 +11,9 @@ from mooncake_bench.errors import SetupError, nearest
 if TYPE_CHECKING:
     from pathlib import Path
 
+MOST_WHOLE = 10**15
+"""Of tokens, bytes, layers…: what a replay's clock and columns hold."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's contents. Raises SetupError when it cannot be read or is not TOML."""
@@ -20,7 +23,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SetupError(f"{path}: no such file; a name that ends in .toml is read as one") from None
     except OSError as error:
         raise SetupError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, thousands of digits or of brackets
         raise SetupError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -40,25 +43,33 @@ class Table:
         return key in self._data
 
     def number(
-        self, key: str, *, above: float = -math.inf, least: float = -math.inf, default: float | None = None
+        self,
+        key: str,
+        *,
+        above: float = -math.inf,
+        least: float = -math.inf,
+        most: float = math.inf,
+        default: float | None = None,
     ) -> float:
-        """A finite number above ``above`` and not below ``least``; ``default`` makes the key optional."""
-        expected = "a number" + _bounds(above, least)
+        """A finite number above ``above``, from ``least`` to ``most``; ``default`` makes the key optional."""
+        expected = "a number" + _bounds(above, least, most)
         if default is not None and not self.has(key):
             return default
         value = self._get(key, expected)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, value, expected)
-        if not (math.isfinite(value) and value > above and value >= least):
+        if not (above < value <= most and value >= least and abs(value) < math.inf):
             raise self.wrong(key, value, expected)
         return float(value)
 
     def whole(self, key: str, *, least: int = 1) -> int:
-        """A whole number not below ``least``."""
+        """A whole number from ``least`` to :data:`MOST_WHOLE`."""
         expected = "a whole number above 0" if least == 1 else f"a whole number of at least {least}"
         value = self._get(key, expected)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.wrong(key, value, expected)
+        if value > MOST_WHOLE:
+            raise self.wrong(key, value, f"a whole number of at most {MOST_WHOLE:g}")
         return value
 
     def whole_list(self, key: str) -> tuple[int, ...]:
@@ -117,7 +128,7 @@ class Table:
 
     def wrong(self, key: str, value: object, expected: str) -> SetupError:
         """The error that ``key`` is ``value``; for what a caller finds out itself, too."""
-        return SetupError(f"{self._file}: key {self._dotted(key)!r} is {value!r}: expected {expected}")
+        return SetupError(f"{self._file}: key {self._dotted(key)!r} is {_short(value)}: expected {expected}")
 
     def _get(self, key: str, expected: str) -> object:
         self._asked.add(key)
@@ -129,7 +140,11 @@ class Table:
         return f"{self._where}.{key}" if self._where else key
 
 
-def _bounds(above: float, least: float) -> str:
-    if above > -math.inf:
-        return f" above {above:g}"
-    return f" of at least {least:g}" if least > -math.inf else ""
+def _bounds(above: float, least: float, most: float) -> str:
+    low = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
+    return low + (f" and at most {most:g}" if low else f" of at most {most:g}") * (most < math.inf)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"

@@ -44,13 +44,21 @@ def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
     nodes = " and ".join(dict.fromkeys(node for _, node in parse_cluster(setup["cluster"], setup["node"])))
     text = (
         f"cluster {setup['cluster']} ({gpus}): {setup['model']} on {nodes}, "
-        f"engine {setup['engine']}, pool {setup['pool.blocks']:,} blocks of {blocks} tokens a prefill node"
+        f"engine {setup['engine']}, pool {_pool(run, setup)} blocks of {blocks} tokens a prefill node"
     )
     if setup["vram.tokens"] is not None:
         text += f", VRAM {setup['vram.tokens']:,} tokens a decode node"
     if setup["nic.gbytes_per_s"] is not None:
         text += f", NIC {setup['nic.gbytes_per_s']:g} GB/s"
     return text
+
+
+def _pool(run: Run, setup: Mapping[str, Any]) -> str:
+    """Blocks of a prefill node's pool, by node where they differ; old runs have them in the setup only."""
+    pools: dict[str, int] = run.manifest["cluster"].get("pool_blocks") or {"": setup["pool.blocks"]}
+    if len(set(pools.values())) == 1:
+        return f"{next(iter(pools.values())):,}"
+    return " and ".join(f"{blocks:,} ({node})" for node, blocks in pools.items())
 
 
 def cost_line(cost: Mapping[str, Any]) -> str:

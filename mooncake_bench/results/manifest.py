@@ -53,6 +53,7 @@ def build(
             "prefill_instances": int(replay.is_prefill.sum()),
             "decode_instances": int(replay.is_decode.sum()),
             **_gpus([node for _, node in replay.setup.instances]),
+            "pool_blocks": {replay.setup.instances[i][1]: blocks for i, blocks in replay.pool_blocks.items()},
         },
         "cost": {
             "name": replay.cost_name,

@@ -17,7 +17,7 @@ from mooncake_bench.sim.state import ClusterState
 from mooncake_bench.sim.view import PS_PER_MS, View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mooncake_bench.api import Floats, Ints, Request
     from mooncake_bench.sim.job import Job
@@ -157,9 +157,9 @@ def _drain(source: Any) -> Any:
 class RouterView(LateView):
     """Only the router's decisions, first tokens, finishes and rejections; each node an LRU of nominal capacity."""
 
-    def __init__(self, capacity_blocks: int, state: ClusterState, index: PrefixIndex, *rest: Any) -> None:
+    def __init__(self, capacities: Mapping[int, int], state: ClusterState, index: PrefixIndex, *rest: Any) -> None:
         super().__init__(state, index, *rest)
-        self._capacity = capacity_blocks
+        self._capacities = capacities  # blocks, by instance id
         self._stores: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(state.instances)]
         self._queues: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(state.instances)]  # row: prefill ps
         self._decoding: dict[int, Job] = {}
@@ -178,7 +178,7 @@ class RouterView(LateView):
         for block in reversed(job.request.blocks):
             store[block] = None
             store.move_to_end(block)
-        while len(store) > self._capacity:
+        while len(store) > self._capacities[instance]:
             self._index.apply("gone", bit, [store.popitem(last=False)[0]])
 
     def happened(self, kind: str, job: Job, now: int) -> None:

@@ -17,7 +17,7 @@ from mooncake_bench.errors import InvariantError, PolicyError
 from mooncake_bench.hardware.cost import PS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _MEMO_LIMIT = 16_384
 
@@ -288,10 +288,11 @@ class Pool:
     """All nodes' stores behind one prefix index."""
 
     def __init__(
-        self, index: PrefixIndex, holders: Sequence[int], capacity: int, make: Callable[[], Eviction], touch_order: str
+        self, index: PrefixIndex, capacities: Mapping[int, int], make: Callable[[], Eviction], touch_order: str
     ) -> None:
+        """``capacities``: blocks that each instance with a store holds, by instance id."""
         self.index = index
-        self.nodes = {i: Node(i, capacity, index, make()) for i in holders}
+        self.nodes = {i: Node(i, capacity, index, make()) for i, capacity in capacities.items()}
         self.expiring = [node for node in self.nodes.values() if node.expires]
         self.tail_first = touch_order == "tail-first"
 
@@ -336,6 +337,10 @@ class Pool:
         if self.tail_first:
             stored, positions = stored[::-1], positions[::-1]
         node.eviction.touch(stored, positions)
+
+    def capacities(self) -> dict[int, int]:
+        """Blocks that each node's store holds, by instance id."""
+        return {i: node.capacity for i, node in self.nodes.items()}
 
     def counters(self) -> dict[str, int]:
         """Evictions and refused stores of all nodes."""

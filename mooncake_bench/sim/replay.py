@@ -14,7 +14,7 @@ from mooncake_bench.collector import no_collections
 from mooncake_bench.errors import SetupError
 from mooncake_bench.sim.brain import Brain
 from mooncake_bench.sim.cluster import Cluster
-from mooncake_bench.sim.costs import cost_of
+from mooncake_bench.sim.costs import cost_of, pool_blocks_of
 from mooncake_bench.sim.job import Job
 from mooncake_bench.sim.late import DelayedView, RouterView
 from mooncake_bench.sim.pool import Pool, PrefixIndex
@@ -75,6 +75,7 @@ class Replay:
     horizon_ps: int
     interrupted: bool
     vram_tokens: NDArray[np.int64]
+    pool_blocks: Mapping[int, int]  # capacity of each prefill instance's pool, by instance id
 
 
 def run(
@@ -146,9 +147,10 @@ def _assemble(
 ) -> Cluster:
     instances = len(prefill) + len(decode)
     state = ClusterState(instances)
-    pool = Pool(PrefixIndex(instances, block_tokens), prefill, setup.pool_blocks, policies.evictions, setup.touch_order)
+    blocks = pool_blocks_of(setup, block_tokens)
+    pool = Pool(PrefixIndex(instances, block_tokens), blocks, policies.evictions, setup.touch_order)
     is_prefill = np.isin(np.arange(instances), prefill)
-    view = _view(setup, state, pool.index, cost, is_prefill)
+    view = _view(setup, state, pool, cost, is_prefill)
     brain = Brain(policies.router, policies.admission, view, cost, prefill, decode)
     brain.start(_stream(setup.seed, "router"), _stream(setup.seed, "admission"))
     for instance, node in pool.nodes.items():
@@ -156,17 +158,15 @@ def _assemble(
     return Cluster(prefill, decode, cost, pool, state, brain)
 
 
-def _view(
-    setup: Setup, state: ClusterState, index: PrefixIndex, cost: CostModel, is_prefill: NDArray[np.bool_]
-) -> View:
+def _view(setup: Setup, state: ClusterState, pool: Pool, cost: CostModel, is_prefill: NDArray[np.bool_]) -> View:
     """What the setup lets policies see."""
     sigma = setup.estimate_error
     error = EstimateError(sigma, setup.seed, state.instances) if sigma else None
-    seen = (state, index, cost, is_prefill, setup.slo_ttft_ms, setup.slo_tbt_ms, error)
+    seen = (state, pool.index, cost, is_prefill, setup.slo_ttft_ms, setup.slo_tbt_ms, error)
     kind, delay_ms = parse_view(setup.view)
     if kind == "delayed":
         return DelayedView(round(delay_ms * PS_PER_MS), *seen)
-    return RouterView(setup.pool_blocks, *seen) if kind == "router-only" else View(*seen)
+    return RouterView(pool.capacities(), *seen) if kind == "router-only" else View(*seen)
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -243,7 +243,7 @@ def _gather(
         is_prefill=is_prefill, is_decode=~is_prefill, columns=columns,
         reasons=tuple(cluster.brain.reasons), stays=stays, segments=segments, counters=counters,
         policy_ns=policy_ns, horizon_ps=cluster.now, interrupted=interrupted,
-        vram_tokens=cost.vram_tokens,
+        vram_tokens=cost.vram_tokens, pool_blocks=cluster.pool.capacities(),
     )  # fmt: skip
 
 

@@ -269,7 +269,15 @@ class Setup:
     live_cache: str | None = _setting(
         None, "live.cache", _text, "folder of live measurements", unset="mooncake-bench/live in the user's cache folder"
     )
-    pool_blocks: int = _setting(5859, "pool.blocks", _integer, "KVCache pool of a prefill node", unit="blocks", least=1)
+    pool_blocks: int | None = _setting(
+        None,
+        "pool.blocks",
+        _integer,
+        "KVCache pool of a prefill node",
+        unit="blocks",
+        least=1,
+        unset="the node preset's tokens",
+    )
     touch_order: str = _choice(
         "tail-first", "pool.touch_order", ("tail-first", "head-first"), "order in which a request's blocks are touched"
     )

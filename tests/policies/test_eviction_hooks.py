@@ -18,7 +18,7 @@ MS = 10**9  # ps
 
 
 def pool_of(spec: str) -> Pool:
-    return Pool(PrefixIndex(2, 512), [0, 1], 8, lambda: policy(spec), "tail-first")
+    return Pool(PrefixIndex(2, 512), {0: 8, 1: 8}, lambda: policy(spec), "tail-first")
 
 
 def served(pool: Pool, instance: int, blocks: tuple[int, ...], now_ms: int) -> None:
