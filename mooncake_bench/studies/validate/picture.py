@@ -21,7 +21,6 @@ def draw(one: Done) -> Any | None:
     made, panels = plots.figure(1, len(units), height_in=3.2)
     for unit, panel in zip(units, panels, strict=True):
         _panel(panel, [row for row in one.rows if row.unit == unit and row.points], unit)
-    panels[0].set_ylabel("predicted")
     made.suptitle(f"{one.id}: {one.title}", fontsize=9)
     return made
 
@@ -47,4 +46,5 @@ def _panel(panel: Any, rows: list[Row], unit: str) -> None:
     panel.set_xlim(*ends)
     panel.set_ylim(*ends)
     panel.set_xlabel(f"measured [{unit}]")
+    panel.set_ylabel(f"predicted [{unit}]")
     panel.legend(fontsize=7)
