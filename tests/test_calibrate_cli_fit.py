@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mooncake_bench.cli.app import run
+from mooncake_bench.hardware.calibrate import fitting
 from mooncake_bench.hardware.presets import load_node
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a table of 0.1 ms a token + 20 ms, and 10 ms + 0.05 ms a sequence + 1e-5 ms a context token."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(fitting, "HALVES", 3)  # what the errors are is of no interest here
     lines = [f"prefill,{n},{p},,,{20 + 0.1 * n + 1e-6 * (n * p + n * n / 2)}" for n in (16, 256, 1024, 8192, 30000)
              for p in (0, 1000, 9000)]  # fmt: skip
     lines += [f"decode,,,{b},{c},{10 + 0.05 * b + 1e-5 * b * c}" for b in (1, 4, 16, 64, 256) for c in (100, 900, 5000)]
@@ -77,7 +79,7 @@ def test_a_row_that_is_far_off_is_named(folder: Path, capsys: pytest.CaptureFixt
         (["absent.csv"], "absent.csv: cannot be read"),
         (["rows.csv", "--where", "hw=a100"], "has no column 'hw'"),
         (["rows.csv", "--name", "x"], "--name: no effect without -o"),
-        (["rows.csv", "--base", "a100"], "--base: no effect without -o"),
+        (["rows.csv", "--base", "a10"], "did you mean 'a100'"),
         (["rows.csv", "--force"], "--force: no effect without -o or --plot"),
         (["rows.csv", "-o", "mine.txt"], "expected a name ending in .toml"),
         (["rows.csv", "-o", "mine.toml", "--status", "measurd"], "did you mean 'measured'"),
@@ -97,6 +99,52 @@ def test_wrong_use_is_one_line_and_leaves_nothing(
 ) -> None:
     assert reason in refused(capsys, *words)
     assert [path.name for path in folder.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize("words", [[], ["-o", "mine.toml"]], ids=["no preset", "a preset"])
+def test_a_table_in_seconds_is_doubted(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Decode steps of 10 ms and more, written in seconds: a thousandth, where a100 needs 19 ms and more for 70B
+    lines = (folder / "rows.csv").read_text().splitlines()
+    steps = [(*line.split(",")[:-1], str(float(line.split(",")[-1]) / 1000)) for line in lines if "decode" in line]
+    (folder / "seconds.csv").write_text(HEADER + "\n".join(map(",".join, steps)) + "\n", encoding="utf-8")
+    assert run(["calibrate", "fit", "seconds.csv", *words]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "known of llama-3-70b on a100: does the column ms hold milliseconds?" in text
+    assert run(["calibrate", "fit", "seconds.csv", "--format", "csv"]) == 0
+    assert "hold milliseconds?" in capsys.readouterr().err  # a CSV answer has no place for it
+    assert run(["calibrate", "fit", "rows.csv", "--where", "phase=decode"]) == 0
+    assert "hold milliseconds?" not in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_model_of_which_the_base_knows_nothing_is_predicted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Two layers of 32 heads, 8 of them for KV, of 128 values, two bytes each: 8 KiB a token
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    words = [
+        "calibrate",
+        "fit",
+        "rows.csv",
+        "--model",
+        "config.json",
+        "--base",
+        "h200",
+        "--gpus",
+        "1",
+        "-o",
+        "own.toml",
+    ]
+    assert run(words) == 0
+    capsys.readouterr()
+    node = load_node("own.toml")
+    (costs,) = node.costs.values()
+    # 0.9 of 141 GB, less 0.7 billion weights of two bytes
+    weights = 2 * (2 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 2 * 32000 * 4096)
+    assert node.gpus == 1
+    assert costs.vram_tokens == pytest.approx((0.9 * 141e9 - weights) / 8192, rel=0.03)
 
 
 def test_an_example_table_is_fitted_and_says_what_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

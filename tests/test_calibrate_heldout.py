@@ -69,6 +69,16 @@ def test_errors_of_halves_are_means_over_the_draws() -> None:
     assert found.rows == 12
 
 
+def test_copies_of_rows_make_no_error_smaller() -> None:
+    # Whatever half a row is in, its copy must not be in the other: thirteen rows read twice are thirteen rows.
+    rows = rows_of([float(i) for i in range(10, 23)])
+    once = heldout(rows, mean, np.arange(13), halves=7)
+    twice = rows.select(np.concatenate([np.arange(13), np.arange(13)]))
+    assert heldout(twice, mean, np.concatenate([np.arange(13), np.arange(13)]), halves=7) == once
+    with pytest.raises(SetupError, match="11 rows: errors on held-out halves need at least 12"):
+        heldout(rows_of([10.0] * 11).select(np.arange(22) % 11), mean, np.arange(22) % 2)
+
+
 def test_rows_that_cannot_be_held_out_are_refused() -> None:
     with pytest.raises(SetupError, match="11 rows: errors on held-out halves need at least 12"):
         heldout(rows_of([1.0] * 11), mean, np.arange(11))

@@ -61,6 +61,11 @@ def test_the_errors_of_a_fit_are_what_a_replay_reports(tmp_path: Path) -> None:
     assert off in built.error
     assert off in built.error_short
     assert built.vram_tokens.tolist() == [1000]
+    # rows of n = S = 1, 2 and of B = T = 1, 2: a context of one token a sequence
+    fitted_on = (
+        "fitted on prefills of 1 to 2 computed tokens, S up to 2 tokens^2 and on batches of 1 to 2, contexts of 1 "
+    )
+    assert fitted_on in built.error
 
 
 def test_a_phase_without_rows_is_the_bases_and_says_so() -> None:

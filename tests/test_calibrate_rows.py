@@ -103,6 +103,17 @@ def test_a_prefill_of_which_nothing_more_is_known_is_one_whole_prompt_and_that_i
         ("n,ms\n1,2\n", "", "m=ms", "--columns: no key 'm'"),
         ("n,times\n1,2\n", "", "ms=time", "--columns ms=time: .* has no such column; did you mean 'times'"),
         ("n,ms,t\n1,2,3\n", "", "", "the columns 'ms', 't' may all be ms"),
+        (  # 8 x 100 = 800, which rounding of the context may make 792 to 808
+            "batch,context,tokens,ms\n8,100,808,5\n8,100,900,5\n",
+            "",
+            "",
+            r"rows.csv, line 3, field 'tokens': found 900; expected 800 \(batch x context\)",
+        ),
+        # 100 x 50 + 100^2 / 2 = 10,000
+        ("n,prefix,s,ms\n100,50,10050,5\n100,50,5000,5\n", "", "", r"line 3, field 's': found 5000; expected 10000 \("),
+        # 4 x 100 = 400 tokens: S is 400 x 50 + 4 x 100^2 / 2 of equal prompts, + 400^2 / 2 at most
+        ("batch,isl,prefix,s,ms\n4,100,50,200000,5\n", "", "", "field 's': found 200000; expected 40000 to 100000"),
+        ("batch,isl,n,ms\n4,100,100,5\n", "", "", r"field 'n': found 100; expected 400 \(batch x isl\)"),
     ],
 )
 def test_a_table_that_cannot_be_read_gets_one_line_that_says_why(

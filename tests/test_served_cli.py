@@ -32,7 +32,7 @@ def served(tmp_path: Path) -> list[str]:
         for r in work:
             first, last = r.token_ms[0] - r.arrival_ms, r.token_ms[-1] - r.arrival_ms
             writer.writerow([r.arrival_ms / 1e3, r.prompt, r.answer, first / 1e3, last / 1e3])
-    words = "calibrate fit --served log.csv --node rtxpro6000 --model llama-3-8b --columns"
+    words = "calibrate fit --served log.csv --node rtxpro6000 --model llama-3-8b --scheduling async --columns"
     return [*words.split(), COLUMNS]
 
 
@@ -54,6 +54,25 @@ def test_the_answer_the_preset_and_a_replay_with_it(tool: Tool, served: list[str
     words = "replay conversation-like -p random --max-requests 5 --node rtxpro6000 --model llama-3-8b"
     replay = tool.json(*words.split(), "--engine", "mine.toml", "--cluster", "1P+1D")
     assert "20 held-out requests of a served log: TTFT off by" in str(replay)
+
+
+@pytest.mark.usefixtures("quick")
+def test_both_ways_of_scheduling_are_fitted_where_none_is_given(tool: Tool, served: list[str]) -> None:
+    at = served.index("--scheduling")
+    found = tool(*served[:at], *served[at + 2 :], "--format", "csv")
+    assert "--scheduling was not given: both were fitted" in found.err
+    assert "--scheduling" not in tool(*served, "--format", "csv").err
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_wrong_unit_is_suspected(tool: Tool, served: list[str]) -> None:
+    # the time to the first token, in seconds, taken for microseconds: a millionth
+    words = [word.replace("ttft:s", "ttft:us") for word in served]
+    found = tool(*words)
+    text = " ".join(found.out.split())
+    assert "the later half's median TTFT is predicted" in text
+    assert "a column's unit (--columns ttft=NAME:ms, :s, :us or :ns), the node or the model may be wrong" in text
+    assert "may be wrong" not in tool(*served).out
 
 
 def test_json_is_strict_and_says_what_was_written(tool: Tool, served: list[str]) -> None:

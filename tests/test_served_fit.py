@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,12 @@ import pytest
 from served_logs import naive, requests, step_ms, vllm_json
 
 from mooncake_bench.errors import NothingToConclude, SetupError
+from mooncake_bench.hardware.analytic import EngineOverhead
 from mooncake_bench.hardware.build import build_cost
 from mooncake_bench.hardware.presets import load_engine, load_node
-from mooncake_bench.studies.served import fit
+from mooncake_bench.studies.served import fit, study
 from mooncake_bench.studies.served.engine import Limits
-from mooncake_bench.studies.served.show import as_json, preset, report, write_preset
+from mooncake_bench.studies.served.show import as_json, notices, preset, report, write_preset
 from mooncake_bench.studies.served.study import fit_served
 
 if TYPE_CHECKING:
@@ -50,9 +52,47 @@ def test_overheads_that_the_slow_reference_served_with_are_found_again(fitted: S
 
 def test_an_engine_faster_than_its_kernels_is_found_as_well(tmp_path: Path) -> None:
     path = log_file(tmp_path, 2.0, -1.5, gap_ms=20.0, ahead=False)
-    found = fit_served(path, node=NODE, model=MODEL, limits=Limits(512, 16, ahead=False)).fit.overhead
+    served = fit_served(path, node=NODE, model=MODEL, limits=LIMITS, compare=True)
+    found = served.fit.overhead
     assert found.decode_ms == pytest.approx(-1.5, rel=0.02)
     assert found.prefill_ms == pytest.approx(2.0, rel=0.05)
+    (below,) = (text for text in notices(served) if "below 0" in text)
+    assert below.startswith("o_dec is -1.5")
+    assert "the kernels of node and model as given are slower than this engine's, or --max-seqs" in below
+    # The log was scheduled between steps, and nobody said so.
+    assert (LIMITS.ahead, served.limits.ahead) == (True, False)
+    (told,) = (text for text in notices(served) if "--scheduling" in text)
+    assert f"loss of {served.fit.loss:.3g}, async with {served.rejected_loss:.3g}: sync is taken, which" in told
+
+
+@pytest.mark.parametrize(("ours", "theirs", "taken"), [(0.8, 0.6, True), (0.8, 0.5, False), (0.3, 0.5, True)])
+def test_the_other_scheduling_is_taken_where_its_loss_is_less_than_seven_tenths(
+    ours: float, theirs: float, taken: bool, fitted: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 0.6 / 0.8 = 0.75; 0.5 / 0.8 = 0.625; 0.3 / 0.5 = 0.6, of the one that was asked for
+    def fit_of(log: object, coefficients: object, start: object, limits: Limits, progress: object) -> object:
+        return replace(fitted.fit, loss=ours if limits.ahead else theirs)
+
+    monkeypatch.setattr(study, "fit", fit_of)
+    served = fit_served(log_file(tmp_path, 1.0, 1.0), node=NODE, model=MODEL, limits=LIMITS, compare=True)
+    assert served.limits.ahead == taken
+    assert {served.fit.loss, served.rejected_loss} == {ours, theirs}
+    (told,) = (text for text in notices(served) if "--scheduling" in text)
+    assert ("hardly tells them apart" in told) == (theirs == 0.6)
+
+
+def test_an_overhead_of_twenty_shortest_steps_or_a_median_three_times_off_is_doubted(fitted: Served) -> None:
+    step = -2 * fitted.least.decode_ms
+    assert not any("may be wrong" in text for text in notices(fitted))
+    for times, doubted in ((19, False), (21, True)):
+        slow = replace(fitted, fit=replace(fitted.fit, overhead=EngineOverhead(1.0, times * step)))
+        assert any("21 times the node's shortest decode step" in text for text in notices(slow)) == doubted
+    ttft = fitted.fit.heldout[0]
+    for p50, doubted in ((2.9, False), (3.1, True), (0.32, True)):
+        off = replace(ttft, predicted=ttft.predicted | {"p50": p50 * ttft.observed["p50"]})
+        found = notices(replace(fitted, fit=replace(fitted.fit, heldout=(off,))))
+        said = f"the later half's median TTFT is predicted {p50:g} times as long as it was"
+        assert any(said in text for text in found) == doubted
 
 
 def test_the_later_half_is_predicted_and_the_earlier_one_fitted(fitted: Served) -> None:
@@ -86,8 +126,6 @@ def test_the_preset_carries_the_held_out_error_to_a_cost_model(fitted: Served, t
 
 
 def test_the_preset_is_toml_whatever_the_logs_name(fitted: Served) -> None:
-    from dataclasses import replace
-
     odd = replace(fitted, log=replace(fitted.log, label='a\\b/"odd"\x7f\n.json'))
     assert '"odd"?' in tomllib.loads(preset(odd))["description"]
 

@@ -55,12 +55,14 @@ PARAMETERS = [
            "none, it must be said]", panel=PRESET,
            metavar="NAME"),
     option(
-        "base", str | None, ("--base",), "Node that all else is taken from: GPUs, DRAM pool, network, KV capacity, and "
-        f"the phase that has no rows [default: {BASE}]", panel=PRESET, metavar="NODE",
+        "base", str | None, ("--base",), "Node that times are compared with, and that all else is taken from: GPUs, "
+        f"DRAM pool, network, KV capacity, and the phase that has no rows [default: {BASE}]",
+        panel=PRESET, metavar="NODE",
     ),
     option("name", str | None, ("--name",), "Description of the node [default: says it is a fit, and the base]",
            panel=PRESET, metavar="TEXT"),
-    option("vram_tokens", int | None, ("--vram-tokens",), "KV capacity [tokens; default: the base's for the model]",
+    option("vram_tokens", int | None, ("--vram-tokens",), "KV capacity [tokens; default: the base's for the model, "
+           "known or predicted]",
            panel=PRESET, metavar="N"),
     option("gpus", int | None, ("--gpus",), "GPUs of the node [default: the base's]", panel=PRESET, metavar="N"),
     option("status", str | None, ("--status",), "measured: on this very hardware; derived: computed from others' "
@@ -102,17 +104,19 @@ def fit(**given: Any) -> None:
         return
     _check(given)
     shown = options.chosen_format(given["format"])
+    base = _base(given)
     from mooncake_bench.hardware.calibrate.preset import write_node
     from mooncake_bench.hardware.calibrate.reading import parse_pairs, read_tables
 
     rows = read_tables(given["files"], parse_pairs(given["where"], "--where"), _columns(given))
     fits = _fits(rows, given)
-    node = None if given["out"] is None else _node(fits, given)
+    node = None if given["out"] is None else _node(fits, base, given)
+    notices = [*rows.notices, *_doubts(fits, base)]
     if node is not None:
         write_node(node, given["out"], force=given["force"])
     if given["plot"] is not None:
         _draw(fits, given)
-    _print(fits, rows.notices, given, shown)
+    _print(fits, notices, given, shown)
     for path in () if given["quiet"] else filter(None, (given["out"], given["plot"])):
         note(f"written: {path}" + (f"; use it with --node {path}" if path == given["out"] else ""))
 
@@ -145,7 +149,7 @@ def _check(given: dict[str, Any]) -> None:
     if given["seed"] is not None and given["seed"] < 0:
         raise SetupError(f"--seed: must be at least 0, got {given['seed']}")
     if given["out"] is None:
-        _refuse(given, (*NEEDS_OUT, "base", "model"), "without -o FILE.toml, which it goes into")
+        _refuse(given, NEEDS_OUT, "without -o FILE.toml, which it goes into")
         if given["force"] and given["plot"] is None:
             raise SetupError("--force: no effect without -o or --plot; drop it, or name a file")
     else:
@@ -169,20 +173,39 @@ def _fits(rows: Measurements, given: dict[str, Any]) -> list[PhaseFit]:
 
 
 def _base(given: dict[str, Any]) -> tuple[Node, str, NodeCosts | None]:
-    """The node that all else is taken from, the model's name for costs, and what the node has for it."""
+    """The node that all else is taken from, the model's name for costs, and what is known of it there: None, nothing.
+
+    What is predicted is so for as many GPUs as ``--gpus`` says.
+    """
+    from dataclasses import replace
+
+    from mooncake_bench.hardware.build import costs_on
     from mooncake_bench.hardware.presets import load_model, load_node
 
     node, model = load_node(given["base"] or BASE), load_model(given["model"] or MODEL)
-    return node, model.costs_of, node.costs.get(model.costs_of)
+    node = replace(node, gpus=given["gpus"] or node.gpus)
+    try:
+        return node, model.costs_of, costs_on(node, model)
+    except SetupError:
+        return node, model.costs_of, None
 
 
-def _node(fits: list[PhaseFit], given: dict[str, Any]) -> Node:
+def _doubts(fits: list[PhaseFit], base: tuple[Node, str, NodeCosts | None]) -> list[str]:
+    """What the rows do not tell, and times that are rather of another unit."""
+    from mooncake_bench.hardware.calibrate.doubts import doubts, unit_doubts
+
+    node, model, known = base
+    found = [] if known is None else [
+        line for fit in fits for line in unit_doubts(fit, known.coefficients, f"{model} on {node.name}")
+    ]  # fmt: skip
+    return [*found, *(line for fit in fits for line in doubts(fit))]
+
+
+def _node(fits: list[PhaseFit], taken_from: tuple[Node, str, NodeCosts | None], given: dict[str, Any]) -> Node:
     """The node to be written."""
-    from dataclasses import replace
-
     from mooncake_bench.hardware.calibrate.preset import fitted_costs, with_costs
 
-    base, model, known = _base(given)
+    base, model, known = taken_from
     vram = given["vram_tokens"] or (known and known.vram_tokens)
     if not vram:
         raise SetupError(f"node {base.name} says no KV capacity for {model}; give --vram-tokens N, or another --base")
@@ -198,7 +221,7 @@ def _node(fits: list[PhaseFit], given: dict[str, Any]) -> Node:
         base_name=base.name,
     )
     about = given["name"] or f"a fit of {model}; pool and network of {base.name}"
-    return with_costs(replace(base, gpus=given["gpus"] or base.gpus), model, costs, about)
+    return with_costs(base, model, costs, about)
 
 
 def _draw(fits: list[PhaseFit], given: dict[str, Any]) -> None:
@@ -220,6 +243,9 @@ def _print(fits: list[PhaseFit], notices: list[str], given: dict[str, Any], show
     if shown == "csv":
         items = [item for one in fits for item in calibration_sheets.flat(one)]
         answer(render_list("Fits", items, "csv"))
+        far = [line for one in fits for line in calibration_sheets.far_rows(one)]
+        for line in () if given["quiet"] else (*notices, *far):
+            note(line)
         return
     answer(render_report(calibration_sheets.report(fits, (), notices), shown))
 

@@ -50,7 +50,7 @@ PARAMETERS = [
         str | None,
         ("--scheduling",),
         "async: a step is made up while the one before runs, so that who arrives meanwhile waits a step more; sync: "
-        "between steps [default: async]",
+        "between steps [default: both are fitted; sync where it fits much better, else async]",
         panel=PANEL,
         metavar="|".join(SCHEDULING),
     ),
@@ -73,6 +73,8 @@ def run(log: Path, given: dict[str, Any]) -> None:
         answer(json_answer(show.as_json(served, written)))
     elif shown == "csv":
         answer(render_list("Served", show.flat(served), "csv"))
+        for line in () if given["quiet"] else show.notices(served):
+            note(line)
     else:
         answer(_render(served, shown))
     if written is not None and not given["quiet"]:
@@ -86,18 +88,19 @@ def _fitted(log: Path, given: dict[str, Any]) -> Served:
     from mooncake_bench.studies.served.engine import Limits
     from mooncake_bench.studies.served.study import fit_served
 
-    scheduling = given["scheduling"] or SCHEDULING[0]
-    if scheduling not in SCHEDULING:
+    scheduling = given["scheduling"]
+    if scheduling not in (None, *SCHEDULING):
         expected = " or ".join(SCHEDULING)
         raise SetupError(f"--scheduling {scheduling!r}: expected {expected}{nearest(scheduling, SCHEDULING)}")
     asked = {"batched_tokens": given["max_batched_tokens"], "sequences": given["max_seqs"]}
-    limits = Limits(ahead=scheduling == "async", **{key: value for key, value in asked.items() if value is not None})
+    limits = Limits(ahead=scheduling != "sync", **{key: value for key, value in asked.items() if value is not None})
     with progress_bar("fit", given["quiet"], "overheads") as bar:
         return fit_served(
             log,
             node=given["node"],
             model=given["model"],
             limits=limits,
+            compare=scheduling is None,
             engine=given["engine"] or "none",
             columns=given["columns"],
             progress=lambda done, total: bar(done, total, 0.0),

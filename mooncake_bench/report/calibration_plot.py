@@ -48,7 +48,7 @@ def _times(axes: Any, fit: PhaseFit, color: str, marker: str) -> None:
     axes.set_xlabel("measured, ms")
     axes.set_ylabel("predicted, ms")
     axes.set_title(fit.phase)
-    axes.legend(loc="upper left")
+    axes.legend(loc="best")  # where the rows leave room
 
 
 def _errors(axes: Any, fit: PhaseFit, color: str, marker: str) -> None:
@@ -64,7 +64,7 @@ def _errors(axes: Any, fit: PhaseFit, color: str, marker: str) -> None:
     axes.set_xlabel(SIZES[fit.phase])
     axes.set_ylabel("predicted / measured - 1, %")
     axes.set_title(_about(fit), fontweight="normal")
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
 
 
 def _ticks(axis: Any, low: float, high: float) -> None:

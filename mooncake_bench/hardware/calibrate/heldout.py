@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.hardware.calibrate.rows import firsts
 from mooncake_bench.hardware.presets import HeldOut
 
 if TYPE_CHECKING:
@@ -33,14 +34,17 @@ def heldout(rows: Rows, fit: Callable[[Rows], Any], groups: Any, halves: int = 2
 
     ``halves`` times a half of the rows, drawn with ``seed``, is fitted and the other predicted; median, p90 and worst
     relative error [%] are means over the draws. Then every group of rows (``groups``: (N,) labels, such as the prompt
-    length) is predicted by a fit to all others; median and p90 are over all rows. Raises SetupError for fewer than
-    twelve rows or a single group.
+    length) is predicted by a fit to all others; median and p90 are over all rows. Of rows that are equal in shape and
+    time one counts: a copy of a row that was fitted is not unseen. Raises SetupError for fewer than twelve different
+    rows or a single group.
     """
     labels = np.asarray(groups)
-    if len(rows) < LEAST_ROWS:
-        raise SetupError(f"{len(rows)} rows: errors on held-out halves need at least {LEAST_ROWS}; measure more sizes")
     if len(labels) != len(rows):
         raise ValueError(f"{len(labels)} group labels for {len(rows)} rows")
+    once = firsts(rows)
+    rows, labels = rows.select(once), labels[once]
+    if len(rows) < LEAST_ROWS:
+        raise SetupError(f"{len(rows)} rows: errors on held-out halves need at least {LEAST_ROWS}; measure more sizes")
     drawn = np.random.default_rng(seed)
     each = np.array([_half(rows, fit, drawn.permutation(len(rows))) for _ in range(halves)])
     median, p90, worst = each.mean(axis=0).tolist()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.calibrate.forms import Decode, Prefill, coefficients
+from mooncake_bench.hardware.calibrate.rows import distinct_shapes
 from mooncake_bench.hardware.presets import NodeCosts
 from mooncake_bench.outfile import check_target, writing
 
@@ -68,9 +69,10 @@ def fitted_costs(
     fitted = [fit for fit in (prefill, decode) if fit is not None]
     error = "fitted times are off by " + " and ".join(_off(fit) for fit in fitted)
     short = error
+    error += f"; fitted on {' and on '.join(fit.domain for fit in fitted)}"
     if base is not None and len(fitted) == 1:
         other = "decode" if decode is None else "prefill"
-        error += f"; {other} is that of {base_name}, not fitted: {base.error}"
+        error += f"; {other} is that of {base_name}, not fitted, {base.status}: {base.error}"
         short += f", {other} is that of {base_name}"
         source += f"; {other}: {base.source}"
     return NodeCosts(
@@ -156,7 +158,9 @@ def _off(fit: PhaseFit) -> str:
     """How far a fit is off, in words."""
     if fit.heldout is None:
         median, p90, _ = fit.in_sample
-        return f"{median:.1f}/{p90:.1f} % in {fit.phase} (median/p90, in-sample: {len(fit.rows)} rows)"
+        sizes = distinct_shapes(fit.rows)
+        of = f" of {sizes} sizes" if sizes < len(fit.rows) else ""
+        return f"{median:.1f}/{p90:.1f} % in {fit.phase} (median/p90, in-sample: {len(fit.rows)} rows{of})"
     return f"{fit.heldout.median:.1f}/{fit.heldout.p90:.1f} % in {fit.phase} (median/p90, held-out)"
 
 

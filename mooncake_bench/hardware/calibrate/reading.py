@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from mooncake_bench.hardware.calibrate.rows import DecodeRows, PrefillRows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float64]"
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "n": ("n", "computed_tokens", "new_tokens", "computed"),
@@ -33,6 +37,8 @@ HOW = (
     "(of all sequences) or context (of each); both have ms; name others with --columns n=NAME,ms=NAME"
 )
 SHOWN = 12
+ROUNDED = 1e-3
+"""The relative error of a number that was rounded, or of a mean: columns that differ by more contradict each other."""
 
 
 @dataclass
@@ -225,9 +231,12 @@ def _prefill(table: _Table, names: Mapping[str, str], notices: list[str]) -> Pre
         n, s = batch * isl, batch * isl * (prefix + isl / 2)
     if "n" in names or not batched:
         n = _numbers(table, names, "n", above=0)
+        if batched:
+            _agree(table, names, "n", n, batch * isl, batch * isl, "batch x isl", batch)
         s = s if batched else n * prefix + n * n / 2
     if _filled(table, names, "s"):
         s = _numbers(table, names, "s", above=0)
+        _check_s(table, names, n, s, prefix)
     elif not batched and "prefix" not in names:
         notices.append(f"{table.label}: has no prefix, s, or batch and isl: each prefill is taken for one whole prompt")
     return PrefillRows(n, s, _numbers(table, names, "ms", above=0))
@@ -237,9 +246,45 @@ def _decode(table: _Table, names: Mapping[str, str], notices: list[str]) -> Deco
     batch = _numbers(table, names, "batch", above=0)
     if _filled(table, names, "tokens") or "context" not in names:
         tokens = _numbers(table, names, "tokens", least=0)
+        if _filled(table, names, "context"):
+            whole = batch * _numbers(table, names, "context", least=0, blanks=True)
+            _agree(table, names, "tokens", tokens, whole, whole, "batch x context", batch)
     else:
         tokens = batch * _numbers(table, names, "context", least=0)
     return DecodeRows(batch, tokens, _numbers(table, names, "ms", above=0))
+
+
+def _check_s(table: _Table, names: Mapping[str, str], n: Floats, s: Floats, prefix: Floats | float) -> None:
+    """Raises SetupError for an S that no ``batch`` sequences of n tokens together, after ``prefix`` each, have.
+
+    Equal lengths have the least, one long sequence among short ones the most. Without a prefix S itself says what it
+    was, and with no batch a row that says a prefix is of one sequence.
+    """
+    if not _filled(table, names, "prefix"):
+        return
+    batch = _numbers(table, names, "batch", above=0, blanks=True) if _filled(table, names, "batch") else np.ones(len(n))
+    least, most = n * prefix + n * n / (2 * batch), n * prefix + n * n / 2
+    _agree(table, names, "s", s, least, most, "n x prefix + n^2 / 2, of all sequences", n)
+
+
+def _agree(
+    table: _Table, names: Mapping[str, str], key: str, found: Floats, least: Floats, most: Floats, what: str,
+    slack: Floats,
+) -> None:  # fmt: skip
+    """Raises SetupError for the first row whose ``key`` is not what its other columns make it, but for rounding.
+
+    ``slack``: what rounding of another column by 1 may do; a comparison with NaN, an empty field, is not made.
+    """
+    slack = slack + ROUNDED * found
+    wrong = np.flatnonzero((found < least - slack) | (found > most + slack))
+    if not len(wrong):
+        return
+    row = int(wrong[0])
+    expected = f"{least[row]:.10g}" if least[row] == most[row] else f"{least[row]:.10g} to {most[row]:.10g}"
+    raise SetupError(
+        f"{table.where(row, names[key])}: found {found[row]:.10g}; expected {expected} ({what}) by the row's other "
+        "columns; correct the one that is wrong, or leave it out of the file"
+    )
 
 
 def _filled(table: _Table, names: Mapping[str, str], key: str) -> bool:
@@ -248,15 +293,27 @@ def _filled(table: _Table, names: Mapping[str, str], key: str) -> bool:
 
 
 def _numbers(
-    table: _Table, names: Mapping[str, str], key: str, *, above: float = -math.inf, least: float = -math.inf
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """(N,) numbers of a column. Raises SetupError for the first that is none, or too small."""
+    table: _Table,
+    names: Mapping[str, str],
+    key: str,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    blanks: bool = False,
+) -> Floats:
+    """(N,) numbers of a column. Raises SetupError for the first that is none, or too small.
+
+    With ``blanks`` an empty field is NaN.
+    """
     if key not in names:
         found = ", ".join(list(table.columns)[:SHOWN])
         raise SetupError(f"{table.label}: has no column for {key} ({', '.join(ALIASES[key])}); found: {found}; {HOW}")
     bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}"
     values = np.empty(len(table.numbers))
     for row, found_value in enumerate(table.columns[names[key]]):
+        if blanks and found_value in ("", None):
+            values[row] = math.nan
+            continue
         try:
             value = math.nan if isinstance(found_value, bool) else float(found_value)
         except (TypeError, ValueError):

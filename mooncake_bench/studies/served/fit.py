@@ -43,6 +43,8 @@ FINER = (8, 80)
 """Parts of a decode step: the sizes of the next ways downhill, from the best point."""
 MOST_TRIED = 1 + len(COARSE) ** 2 + (STARTS + len(FINER)) * (TRIES + 3)
 FINEST_MS = 0.002
+TOLD_APART = 0.7
+"""A log tells two ways of scheduling apart where the loss of one is less than this share of the other's."""
 
 
 @dataclass(frozen=True)

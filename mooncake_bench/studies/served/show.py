@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench import outfile
 from mooncake_bench.errors import SetupError
+from mooncake_bench.hardware.analytic import EngineOverhead
 from mooncake_bench.report.markup import clean
 from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.words import integer, ms
+from mooncake_bench.studies.served.fit import TOLD_APART
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mooncake_bench.hardware.analytic import EngineOverhead
     from mooncake_bench.studies.served.engine import Limits
     from mooncake_bench.studies.served.fit import Fit, Quantity
     from mooncake_bench.studies.served.log import ServedLog
 
+FAR_OVERHEAD = 20.0
+FAR_OFF = 3.0
+"""Beyond these, times that the shortest step or the observed median takes, a unit is suspected."""
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "tbt": "TBT"}
 
 
@@ -39,6 +43,8 @@ class Served:
     least: EngineOverhead
     """The lowest overheads looked at."""
     fit: Fit
+    rejected_loss: float | None = None
+    """Of the other way of scheduling, where both were fitted."""
 
 
 def report(served: Served) -> Report:
@@ -61,7 +67,7 @@ def _head(served: Served) -> Iterable[str]:
     yield f"{served.model} on {served.node}: {served.costs_short}"
     yield (
         f"engine: {limits.batched_tokens:,} tokens and {limits.sequences:,} sequences a step, scheduled "
-        f"{'a step ahead' if limits.ahead else 'between steps'}"
+        f"{_scheduled(limits.ahead)}"
     )
     yield (
         f"o_pre {fit.overhead.prefill_ms:g} ms a prompt, o_dec {fit.overhead.decode_ms:g} ms a decode step (tried "
@@ -70,10 +76,14 @@ def _head(served: Served) -> Iterable[str]:
     yield f"later half: {short(fit.heldout)}; by the overheads tried first: {short(fit.unfitted)}"
 
 
+def _scheduled(ahead: bool) -> str:
+    return "a step ahead" if ahead else "between steps"
+
+
 def notices(served: Served) -> tuple[str, ...]:
     """What keeps the fit from saying more."""
     answers, limits = served.fit.answers, served.limits
-    found = list(served.log.notes)
+    found = [*served.log.notes, *_scheduling(served), *_units(served), *_negative(served.fit.overhead)]
     most = served.log.most_decoding()
     if most > limits.sequences:
         found.append(
@@ -97,6 +107,60 @@ def notices(served: Served) -> tuple[str, ...]:
             f"{served.vram_tokens:,}: the engine would preempt requests, which is not modelled"
         )
     return tuple(found)
+
+
+def _scheduling(served: Served) -> Iterable[str]:
+    """Which way of scheduling was taken where it was not given, by which losses."""
+    if served.rejected_loss is None:
+        return
+    taken, rejected = ("async", "sync") if served.limits.ahead else ("sync", "async")
+    losses = (
+        f"both were fitted, {taken} with a loss of {served.fit.loss:.3g}, {rejected} with {served.rejected_loss:.3g}"
+    )
+    if served.fit.loss < TOLD_APART * served.rejected_loss:
+        yield f"--scheduling was not given: {losses}: {taken} is taken, which this log fits better"
+    else:
+        yield (
+            f"--scheduling was not given: {losses}: {taken} is taken, but this log hardly tells them apart; give "
+            "--scheduling as the server was started"
+        )
+
+
+def _units(served: Served) -> Iterable[str]:
+    """Signs that a time is not in the unit that it was taken for."""
+    overhead, signs = served.fit.overhead, []
+    shortest = EngineOverhead(-2 * served.least.prefill_ms, -2 * served.least.decode_ms)
+    for name, found, own in (
+        ("o_pre", overhead.prefill_ms, shortest.prefill_ms),
+        ("o_dec", overhead.decode_ms, shortest.decode_ms),
+    ):
+        if found > FAR_OVERHEAD * own:
+            what = "prefill" if name == "o_pre" else "decode step"
+            signs.append(f"{name} {found:.3g} ms is {found / own:.0f} times the node's shortest {what}")
+    for each in served.fit.heldout:
+        ratio = each.predicted["p50"] / each.observed["p50"]
+        if each.metric in ("ttft", "tpot") and not 1 / FAR_OFF <= ratio <= FAR_OFF:
+            signs.append(
+                f"the later half's median {NAMES[each.metric]} is predicted {ratio:.2g} times as long as it was"
+            )
+    if signs:
+        mapped = "--columns" in served.log.format
+        fix = "a column's unit (--columns ttft=NAME:ms, :s, :us or :ns), " if mapped else ""
+        yield f"{'; '.join(signs)}: {fix}the node or the model may be wrong"
+
+
+def _negative(overhead: EngineOverhead) -> Iterable[str]:
+    """What an overhead below 0 means."""
+    below = [
+        f"{name} is {value:g} ms"
+        for name, value in (("o_pre", overhead.prefill_ms), ("o_dec", overhead.decode_ms))
+        if value < 0
+    ]
+    if below:
+        yield (
+            f"{' and '.join(below)}, below 0: the kernels of node and model as given are slower than this engine's, or "
+            "--max-seqs and --max-batched-tokens are not as the server was started"
+        )
 
 
 def _sheet(title: str, quantities: Sequence[Quantity], note: str) -> Sheet:
@@ -136,6 +200,7 @@ def as_json(served: Served, written: Path | None) -> dict[str, Any]:
         "node": served.node,
         "model": served.model,
         "limits": asdict(served.limits),
+        "rejected_scheduling_loss": served.rejected_loss,
         "prefill_ms": fit.overhead.prefill_ms,
         "decode_ms": fit.overhead.decode_ms,
         "start": {"prefill_ms": fit.start.prefill_ms, "decode_ms": fit.start.decode_ms},
@@ -186,7 +251,7 @@ def preset(served: Served) -> str:
     """An engine preset as TOML, as ``--engine FILE.toml`` reads it; its errors are those of the held-out half."""
     fit, limits, log = served.fit, served.limits, served.log
     name = clean(Path(log.label).name)
-    scheduled = "a step ahead" if limits.ahead else "between steps"
+    scheduled = _scheduled(limits.ahead)
     texts = {
         "description": f"the engine of {name}: {served.model} on {served.node}",
         "status": "measured",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mooncake_bench.hardware.build import costs_on
 from mooncake_bench.hardware.presets import load_engine, load_model, load_node
-from mooncake_bench.studies.served.fit import fit, least
+from mooncake_bench.studies.served.fit import MOST_TRIED, TOLD_APART, fit, least
 from mooncake_bench.studies.served.reading import read
 from mooncake_bench.studies.served.show import Served
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mooncake_bench.studies.served.engine import Limits
+    from mooncake_bench.studies.served.fit import Fit
 
 
 def fit_served(
@@ -25,16 +27,29 @@ def fit_served(
     limits: Limits,
     engine: str = "none",
     columns: str | None = None,
+    compare: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Served:
     """Fit the overheads of the engine that served the log in ``path`` with ``model`` on ``node``.
 
-    Node, model and ``engine``, whose overheads are tried first, are preset names or .toml files. ``progress``: see
-    :func:`.fit.fit`. Raises SetupError, TraceError or NothingToConclude, one line each.
+    Node, model and ``engine``, whose overheads are tried first, are preset names or .toml files. With ``compare`` the
+    way of scheduling that ``limits`` does not have is fitted as well, and taken where it fits much better.
+    ``progress``: see :func:`.fit.fit`. Raises SetupError, TraceError or NothingToConclude, one line each.
     """
     the_node, the_model, start = load_node(node), load_model(model), load_engine(engine)
     costs = costs_on(the_node, the_model)
     log = read(path, columns)
+
+    def fitted(some: Limits, before: int) -> Fit:
+        told = progress and (lambda tried, most: progress(before + tried, (1 + compare) * most))
+        return fit(log, costs.coefficients, start.overhead, some, told)
+
+    best, rejected = fitted(limits, 0), None
+    if compare:
+        other = replace(limits, ahead=not limits.ahead)
+        rejected = fitted(other, MOST_TRIED)
+        if rejected.loss < TOLD_APART * best.loss:
+            limits, best, rejected = other, rejected, best
     return Served(
         log=log,
         node=the_node.name,
@@ -43,5 +58,6 @@ def fit_served(
         costs_short=costs.short,
         limits=limits,
         least=least(costs.coefficients),
-        fit=fit(log, costs.coefficients, start.overhead, limits, progress),
+        fit=best,
+        rejected_loss=None if rejected is None else rejected.loss,
     )
