@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mooncake_bench.live.cost import Bench, LiveSettings
+from mooncake_bench.live.bench import Bench, LiveSettings
 
 NODE = """
 description = "one GPU, for tests"

@@ -21,10 +21,11 @@ from mooncake_bench.hardware.calibrate.preset import node_toml
 from mooncake_bench.hardware.calibrate.reading import read_tables
 from mooncake_bench.hardware.presets import load_model, load_node
 from mooncake_bench.live import grid
+from mooncake_bench.live.bench import LiveSettings, TorchBench
 from mooncake_bench.live.calibration import Calibration, calibrate, rows_key
-from mooncake_bench.live.cost import LiveSettings, TorchBench
 from mooncake_bench.live.device import OutOfMemory
-from mooncake_bench.live.grid import Grid, RowsFile, measure, parse_decode, parse_prefill
+from mooncake_bench.live.grid import Grid, measure, parse_decode, parse_prefill
+from mooncake_bench.live.rowsfile import RowsFile
 
 MINE = Grid(
     prefill=tuple((n, p) for p in (0, 100) for n in (16, 32, 64, 128, 256, 512)),
@@ -132,10 +133,7 @@ def test_rows_of_another_device_are_refused(tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         ("phase", "phrase", "header"),
-        ("prefill,1,", "prefil,1,", r"row \d+ is not a measured time"),
-        (",5,no,", ",5.5,no,", r"row \d+ is not a measured time"),
         ("tiny-llama", "big-llama", "has model 'big-llama', expected 'tiny-llama'"),
-        ("\nprefill", "\nprefill,x\nprefill", r"row \d+ (is not a measured time|has device)"),
     ],
 )
 def test_a_file_of_other_rows_is_refused(tmp_path: Path, old: str, new: str, reason: str) -> None:
@@ -155,6 +153,75 @@ def test_a_shape_without_memory_is_left_out_and_said(tmp_path: Path) -> None:
 
     assert measured(tmp_path, Small()) == ["left out: not enough memory for 512 tokens"] * 2
     assert len((tmp_path / "rows.csv").read_text(encoding="utf-8").splitlines()) == 1 + 22
+
+
+def edited(folder: Path, **cells: str) -> Path:
+    """A file of two rows, a prefill of 64 tokens and then a decode of 8 x 500; ``cells`` of the latter replaced."""
+    shapes = Grid(((64, 0),), ((8, 500),))
+    path = folder / "rows.csv"
+    measure(shapes, FakeKernels, RowsFile(path, KEY), lambda *_: None)
+    with path.open(encoding="utf-8") as file:
+        prefill, decode = sorted(csv.DictReader(file), key=lambda row: row["phase"] == "decode")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(decode))
+        writer.writeheader()
+        writer.writerows([prefill, {**decode, **cells}])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"phase": "decod"}, "phase 'decod', expected prefill or decode"),
+        ({"context": "-96"}, "context '-96', expected a whole number from 1 to 1,000,000,000"),
+        ({"context": "0"}, "context '0', expected a whole number from 1"),
+        ({"context": "9" * 400}, "context '9{40}'…, expected a whole number from 1"),
+        ({"batch": "0"}, "batch '0', expected a whole number from 1"),
+        ({"computed_tokens": "5"}, "computed_tokens '5' of a decode, expected nothing"),
+        ({"ms": "inf"}, "ms 'inf', expected a number from 1e-06 to 1e.09"),
+        ({"ms": "nan"}, "ms 'nan', expected a number"),
+        ({"ms": "1e300"}, "ms '1e300', expected a number"),
+        ({"ms": "1e-300"}, "ms '1e-300', expected a number"),
+        ({"ms": ""}, "ms '', expected a number"),
+        ({"noisy": "maybe"}, "noisy 'maybe', expected yes or no"),
+        ({"rounds": "-1"}, "rounds '-1', expected a whole number from 1"),
+        ({"rounds": "5.5"}, "rounds '5.5', expected a whole number from 1"),
+        ({"spread": "nan"}, "spread 'nan', expected a number from 0"),
+        ({"depth_error_percent": "nan"}, "depth_error_percent 'nan', expected a number from 0"),
+    ],
+)
+def test_a_row_that_cannot_be_a_measurement_is_refused(tmp_path: Path, cells: dict[str, str], reason: str) -> None:
+    path = edited(tmp_path, **cells)
+    with pytest.raises(SetupError, match=rf"rows\.csv: row 3: {reason}.*; delete the row"):
+        RowsFile(path, KEY)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda lines: [*lines, lines[2].replace("16", "17")], "row 4: the shape of row 3 again"),
+        (lambda lines: [*lines[:2], lines[2] + ",more"], "row 3: 17 cells, expected 16"),
+        (lambda lines: [*lines[:2], "decode,8"], "row 3: 2 cells, expected 16"),
+        (
+            lambda lines: [lines[0], lines[1].replace("prefill,1,", "prefill,2,"), lines[2]],
+            "row 2: batch '2' of a pref",
+        ),
+    ],
+    ids=["twice", "a cell more", "cells less", "a batch of prefills"],
+)
+def test_a_file_whose_rows_cannot_be_those_measured_is_refused(tmp_path: Path, change: Any, reason: str) -> None:
+    path = edited(tmp_path)
+    path.write_text("\n".join(change(path.read_text(encoding="utf-8").splitlines())), encoding="utf-8")
+    with pytest.raises(SetupError, match=reason):
+        RowsFile(path, KEY)
+
+
+def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
+    path = edited(tmp_path)
+    before = RowsFile(path, KEY).rows
+    path.write_text("\ufeff" + path.read_text(encoding="utf-8") + "\n\n", encoding="utf-8")
+    assert RowsFile(path, KEY).rows == before
+    assert len(before) == 2
 
 
 # ---- the fit and the preset
@@ -200,6 +267,28 @@ def test_too_few_rows_are_said_to_have_no_held_out_error(tmp_path: Path) -> None
     assert "in-sample: 7 rows" in costs.error
     with pytest.raises(SetupError, match="5 prefill rows: a fit needs at least 6"):
         calibrated(tmp_path, shapes=Grid(MINE.prefill[:5], MINE.decode), rows="few.csv")
+    assert not (tmp_path / "few.csv").exists()  # known before anything is measured
+
+
+def test_rows_of_an_earlier_grid_count_for_the_fit(tmp_path: Path) -> None:
+    calibrated(tmp_path, Grid(MINE.prefill[:7], MINE.decode[:7]))
+    done = calibrated(tmp_path, Grid(MINE.prefill[7:9], MINE.decode[7:9]))
+    assert (len(done.prefill.rows), len(done.decode.rows)) == (9, 9)
+
+
+def test_a_depth_that_is_run_anyway_is_no_other_measurement() -> None:
+    # tiny-llama has 4 layers: depths up to 4 or more are the whole model; 1,2,3 is another way of measuring it
+    shape = load_model("tiny-llama").shape
+    assert shape is not None
+
+    def layers(*given: int) -> Any:
+        settings = LiveSettings(layers=given or None)
+        return rows_key(FakeBench(settings), shape, 1, settings)["layers"]
+
+    assert layers() == layers(1, 2, 4) == layers(1, 2, 8) == [4]
+    assert layers(1, 2, 3) == [1, 2, 3]
+    deep = replace(shape, layers=32)
+    assert rows_key(FakeBench(LiveSettings()), deep, 1, LiveSettings())["layers"] == [1, 2, 4]
 
 
 # ---- the command, without torch
@@ -216,6 +305,12 @@ def test_too_few_rows_are_said_to_have_no_held_out_error(tmp_path: Path) -> None
         (["--layers", "1,2"], "live.layers: expected three or more rising"),
         (["--repeat", "0"], "live.repeat: must be at least 1"),
         (["--tensor-parallel", "0"], "--tensor-parallel: must be at least 1"),
+        (["--vram", "0"], "vram.tokens: must be at least 1, got 0"),
+        (["--vram", "-5"], "vram.tokens: must be at least 1, got -5"),
+        (["--vram", "many"], "--vram: expected a size such as"),
+        (["--vram", "5blocks"], "--vram: expected tokens or bytes such as 64Ktok or 40GB, got '5blocks'"),
+        (["--prefill", "64", "--decode", "99999999999x99999999"], "expected sizes of at most 1,000,000,000"),
+        (["--model", "deepseek-v3"], "has a mixture of experts: the live kernels run dense models"),
         (["-o", "node"], "expected a name ending in .toml"),
         (["-o", "a.toml", "--rows", "a.toml"], "is the preset's own file"),
         (["-o", "nowhere/a.toml"], "there is no folder"),
@@ -269,6 +364,53 @@ def test_ctrl_c_exits_130_and_the_same_command_continues(
     assert run(words) == 0
     assert len(kernels.ran) == len(set(kernels.ran)) == 12
     assert Path("live.toml").exists()
+
+
+WORDS = ["calibrate", "live", "--prefill", "16,32,64,96,128,160", "--decode", "1x64,2x64,3x64,4x64,1x99,2x99"]
+
+
+def use(kernels: FakeKernels, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("mooncake_bench.live.calibration.TorchBench", lambda settings: FakeBench(settings, kernels))
+
+
+def test_too_few_shapes_are_said_before_any_is_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = FakeKernels()
+    use(kernels, tmp_path, monkeypatch)
+    for prefill, reason in (("16,32", "2 prefill rows"), ("16,16+1,16+2,16+3,32,32+1", "6 prefill rows")):
+        assert run([*WORDS[:2], "--prefill", prefill, *WORDS[4:]]) == 2
+        assert reason in capsys.readouterr().err
+    assert (kernels.ran, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_shapes_that_did_not_fit_are_named_before_what_their_lack_means(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Small(FakeKernels):
+        def prefill_ms(self, computed: int, prefix: int, mode: str) -> Any:
+            if computed > 64:
+                raise OutOfMemory(f"not enough memory for {computed} tokens")
+            return super().prefill_ms(computed, prefix, mode)
+
+    use(Small(), tmp_path, monkeypatch)
+    assert run(WORDS) == 2
+    *told, error = capsys.readouterr().err.splitlines()
+    assert sorted(told) == [f"left out: not enough memory for {n} tokens" for n in (128, 160, 96)]
+    assert "3 of the shapes did not fit in memory, and of those that did 3 prefill rows: a fit needs" in error
+    assert "measure more" not in error
+
+
+@pytest.mark.parametrize(
+    ("vram", "tokens"), [("64Ktok", 64_000), ("4096", 4096), ("2048kB", 1000)]
+)  # a token of tiny-llama's KVCache takes 2048 bytes
+def test_vram_is_written_as_a_replay_writes_it(
+    vram: str, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(FakeKernels(), tmp_path, monkeypatch)
+    assert run([*WORDS, "-q", "--vram", vram]) == 0
+    assert load_node("live.toml").costs["tiny-llama"].vram_tokens == tokens
 
 
 # ---- real kernels on a CPU

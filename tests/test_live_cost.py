@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ from live_fakes import NODE, FakeBench, FakeKernels
 
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.presets import load_model
-from mooncake_bench.live import buckets
-from mooncake_bench.live.cache import Measurement
+from mooncake_bench.live import buckets, lock
+from mooncake_bench.live.bench import LiveSettings
 from mooncake_bench.live.communication import all_reduce
-from mooncake_bench.live.cost import LiveCost, LiveSettings, build_live_cost, shape_of
+from mooncake_bench.live.cost import LiveCost, build_live_cost, shape_of
+from mooncake_bench.live.measurement import Measurement
 from mooncake_bench.live.quality import quality
 
 
@@ -332,6 +335,103 @@ def test_without_torch_one_line_says_what_to_install(tmp_path: Path, monkeypatch
 # ---- the disk
 
 
+class Slower(FakeKernels):
+    """A quarter slower than the others."""
+
+    def _timing(self, phase: str, first: int, second: int, ms: float) -> Any:
+        return super()._timing(phase, first, second, ms * 1.25)
+
+
+def test_the_version_is_of_the_times_in_use(tmp_path: Path) -> None:
+    def version(folder: str, kernels: FakeKernels, *prompts: int) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        cost = live(tmp_path / folder, kernels, [node])
+        for prompt in prompts:
+            cost.prefill_ps(0, prompt, 0)
+        return cost.version
+
+    node = node_file(tmp_path)
+    first = version("one", FakeKernels(), 64)
+    assert version("two", Slower(), 64) != first
+    assert version("one", FakeKernels(), 64) == first  # from the disk
+    assert version("one", FakeKernels(), 32, 128) == first  # another policy's questions: the same cost
+    assert version("one", FakeKernels()) != first  # nothing asked yet
+
+
+def test_a_file_changed_by_hand_is_another_version(tmp_path: Path) -> None:
+    def version() -> str:
+        cost = live(tmp_path)
+        cost.prefill_ps(0, 16, 0)
+        return cost.version
+
+    first = version()
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_text(file.read_text(encoding="utf-8").replace('"ms": 11.6', '"ms": 11.7'), encoding="utf-8")
+    second = version()
+    live(tmp_path).prefill_ps(0, 32, 0)  # the file is written again
+    assert first != second == version()
+
+
+def test_two_processes_keep_each_others_measurements_and_the_first_of_a_shape(tmp_path: Path) -> None:
+    one, other = live(tmp_path, FakeKernels()), live(tmp_path, Slower())
+    assert one.prefill_ps(0, 64, 0) == 16_400_000_000  # 10 + 6.4 ms
+    assert other.prefill_ps(0, 64, 0) == 16_400_000_000  # measured as 20.5 ms, but the other was first
+    assert other.prefill_ps(0, 32, 0) == 16_500_000_000  # 13.2 * 1.25
+    assert one.prefill_ps(0, 128, 0) == 22_800_000_000
+    assert one.prefill_ps(0, 32, 0) == 16_500_000_000  # not run again
+    (file,) = (tmp_path / "cache").iterdir()
+    rows = json.loads(file.read_text(encoding="utf-8"))["measurements"]
+    assert [(row["shape"][1], row["ms"]) for row in rows] == [(32, 16.5), (64, 16.4), (128, 22.8)]
+    assert one.version == other.version
+    assert "another process" not in one.summary() + other.summary()
+
+
+def test_a_time_in_use_stays_and_the_summary_says_that_the_file_has_another(tmp_path: Path) -> None:
+    one = live(tmp_path, FakeKernels())
+    one.prefill_ps(0, 64, 0)
+    shutil.rmtree(tmp_path / "cache")
+    other = live(tmp_path, Slower())
+    other.prefill_ps(0, 64, 0)
+    one.prefill_ps(0, 32, 0)
+    assert one.prefill_ms(np.array([64, 64]), np.zeros(2)) == pytest.approx([16.4, 16.4])
+    assert one.version != other.version
+    assert "now keeps another process's time of what this run had measured itself (prefill of 64 t" in one.summary()
+    assert "another process" not in other.summary()
+
+
+@pytest.mark.parametrize("by_file", [False, True], ids=["folder lock", "lock file"])
+def test_writers_at_once_lose_nothing(tmp_path: Path, by_file: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by_file:
+        monkeypatch.setattr(lock, "_locked_folder", lambda _: None)
+    node = node_file(tmp_path)
+    corners = [16, 32, 64, 128, 256, 512, 768, 1024]
+    with ThreadPoolExecutor(len(corners)) as threads:
+        list(threads.map(lambda prompt: live(tmp_path, nodes=[node]).prefill_ps(0, prompt, 0), corners))
+    (file,) = (tmp_path / "cache").iterdir()
+    rows = json.loads(file.read_text(encoding="utf-8"))["measurements"]
+    assert [row["shape"][1] for row in rows] == corners
+
+
+def test_a_lock_file_left_over_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_locked_folder", lambda _: None)
+    left = tmp_path / "a.json.lock"
+    left.touch()
+    os.utime(left, (0, 0))
+    with lock.locked(tmp_path / "a.json"):
+        assert left.exists()
+    assert not left.exists()
+
+
+def test_a_time_that_scaling_made_impossible_is_not_kept(tmp_path: Path) -> None:
+    class Disturbed(FakeKernels):
+        def _timing(self, phase: str, first: int, second: int, ms: float) -> Any:
+            return super()._timing(phase, first, second, -3.0)
+
+    with pytest.raises(SetupError, match="the prefill of 16 tokens came out at -3 ms"):
+        live(tmp_path, Disturbed()).prefill_ps(0, 16, 0)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 def test_what_was_measured_is_not_run_again(tmp_path: Path) -> None:
     first, second = FakeKernels(), FakeKernels(fail=AssertionError("nothing is to be run"))
     answers = []
@@ -376,7 +476,31 @@ def test_a_damaged_cache_is_one_line_that_says_what_to_do(tmp_path: Path, conten
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [('"ms": 11.6', '"ms": NaN'), ('"ms": 11.6', '"ms": -1'), ('"prefill"', '"prefil"'), ('"ms"', '"s"')],
+    [
+        ('"ms": 11.6', '"ms": NaN'),
+        ('"ms": 11.6', '"ms": -1'),
+        ('"ms": 11.6', '"ms": 1e300'),
+        ('"ms": 11.6', '"ms": 1e-300'),
+        ('"ms": 11.6', f'"ms": {"9" * 400}'),
+        ('"ms": 11.6', '"ms": true'),
+        ('"prefill"', '"prefil"'),
+        ('"ms"', '"s"'),
+        ('"spread": 0.01', '"spread": "abc"'),
+        ('"spread": 0.01', '"spread": NaN'),
+        ('"spread": 0.01', '"spread": -1'),
+        ('"samples": 5', '"samples": null'),
+        ('"samples": 5', '"samples": 0'),
+        ('"noisy": false', '"noisy": "no"'),
+        ('"depth_error": 2.0', '"depth_error": "2 %"'),
+        ('"notice": ""', '"notice": 3'),
+        ("    16,", "    -16,"),
+        ("    16,", "    16.5,"),
+        ("    16,", "    16, 16,"),
+        ('"measurements": [', '"measurements": 3, "more": ['),
+        ('"measurements": [', f'"measurements": {"[" * 100_000}'),
+        ('"tensor_parallel": 1', f'"tensor_parallel": {"[" * 100_000}'),
+    ],
+    ids=str,
 )
 def test_a_cache_with_a_bad_number_is_refused(tmp_path: Path, old: str, new: str) -> None:
     live(tmp_path).prefill_ps(0, 16, 0)
@@ -385,6 +509,16 @@ def test_a_cache_with_a_bad_number_is_refused(tmp_path: Path, old: str, new: str
     assert old in text
     file.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(SetupError, match="not a file of measurements"):
+        live(tmp_path)
+
+
+def test_a_cache_with_a_shape_twice_is_refused(tmp_path: Path) -> None:
+    live(tmp_path).prefill_ps(0, 16, 0)
+    (file,) = (tmp_path / "cache").iterdir()
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["measurements"] *= 2
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(SetupError, match="not a file of measurements; delete it"):
         live(tmp_path)
 
 
@@ -397,9 +531,16 @@ def test_another_devices_file_under_this_name_is_refused(tmp_path: Path) -> None
 
 
 def test_a_cache_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file", encoding="utf-8")
-    with pytest.raises(SetupError, match=r"live cache .*(cannot be used|cannot be made)"):
-        live(tmp_path).prefill_ps(0, 16, 0)
+    (tmp_path / "file").write_text("a file", encoding="utf-8")
+    kernels = FakeKernels()
+    for folder in ("file", "file/below", "x" * 300, "null\0byte"):
+        settings = LiveSettings(cache=str(tmp_path / folder))
+        with pytest.raises(SetupError, match=r"^live cache .*: [^;]*; name another folder with --live-cache DIR$"):
+            build_live_cost(
+                [node_file(tmp_path)], "tiny-llama", "none", 1000, settings=settings,
+                open_kernels=partial(FakeBench, kernels=kernels),
+            ).prefill_ps(0, 16, 0)  # fmt: skip
+    assert kernels.ran == []
 
 
 def test_the_users_cache_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

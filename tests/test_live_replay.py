@@ -18,7 +18,8 @@ import mooncake_bench
 from mooncake_bench.cli.app import run
 from mooncake_bench.cli.progress import Bar
 from mooncake_bench.errors import SetupError
-from mooncake_bench.live.cost import LiveSettings, build_live_cost
+from mooncake_bench.live.bench import LiveSettings
+from mooncake_bench.live.cost import build_live_cost
 from mooncake_bench.live.device import OutOfMemory
 from mooncake_bench.sim.replay import run as simulate
 from mooncake_bench.sim.setup import Setup
@@ -86,6 +87,23 @@ def test_without_torch_a_live_replay_is_one_line_that_says_what_to_install(
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert "pip install 'mooncake-bench[live]'" in shown.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch_a_dry_run_prints_the_setup_and_still_looks_at_the_presets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    words = ["replay", TRACE, "--cost", "live", "--dry-run", "--node", "local", "--model"]
+    assert run([*words, "tiny-llama"]) == 0
+    shown = capsys.readouterr()
+    assert 'cost = "live"' in shown.out
+    assert "torch is not here, so no device was tried" in shown.err
+    for model, reason in (("tiny-lama", "did you mean 'tiny-llama'"), ("deepseek-v3", "has a mixture of experts")):
+        assert run([*words, model]) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err.count("\n")) == ("", 1)
+        assert reason in shown.err
 
 
 def test_a_shape_without_memory_is_not_blamed_on_the_policy_that_asked(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from mooncake_bench.cli.output import answer, note
 from mooncake_bench.errors import SetupError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.hardware.calibrate.fitting import PhaseFit
+    from mooncake_bench.live.bench import LiveSettings
     from mooncake_bench.live.calibration import Calibration
-    from mooncake_bench.live.cost import LiveSettings
     from mooncake_bench.live.grid import Grid
 
 OUT = Path("live.toml")
@@ -95,10 +97,11 @@ PARAMETERS = [
     ),
     option(
         "vram_tokens",
-        int | None,
+        str | None,
         ("--vram",),
-        "KV capacity written into the preset [tokens; default: what the device's memory holds beside the weights]",
-        metavar="TOKENS",
+        "KV capacity written into the preset, such as 64Ktok or 40GB; bare number: tokens [tokens; default: what the "
+        "device's memory holds beside the weights]",
+        metavar="SIZE",
     ),
     option(
         "rows",
@@ -152,21 +155,42 @@ def live(**given: Any) -> None:
         raise SetupError(f"--rows {rows}: is the preset's own file; name another")
     check_target(rows, force=True, label=f"--rows {rows}", error=SetupError)
     ranks = _at_least_one("--tensor-parallel", given["tensor_parallel"])
-    vram = given["vram_tokens"] and _at_least_one("--vram", given["vram_tokens"])
-    model, grid, settings = load_model(given["model"]), _grid(given), _settings(given)
+    model, grid, settings, vram = load_model(given["model"]), _grid(given), _settings(given), _vram_tokens(given)
+    left_out: list[str] = []
     try:
         with progress_bar(f"{given['model']} on {given['device']}", given["quiet"], "shapes") as bar:
-            done = calibrate(model, ranks, settings, grid, rows, lambda count, of: bar(count, of, 0.0), vram)
+            done = calibrate(
+                model, ranks, settings, grid, rows, lambda count, of: bar(count, of, 0.0), vram, tell=left_out.append
+            )
     except KeyboardInterrupt:
-        if not given["quiet"] and rows.exists():
-            note(f"what was measured is in {rows}; the same command continues")
+        _tell(given, [f"what was measured is in {rows}; the same command continues"] if rows.exists() else [])
+        raise
+    except SetupError:
+        _tell(given, left_out)
         raise
     write_node(done.node, out, force=given["force"])
     answer(_table(done, shown))
+    _tell(given, [f"measured on {done.place}: {done.quality}", *left_out, *done.notices])
+    _tell(given, [f"written: {out} (for --node {out}), {rows}"])
+
+
+def _tell(given: dict[str, Any], lines: Sequence[str]) -> None:
     if not given["quiet"]:
-        for line in (f"measured on {done.place}: {done.quality}", *done.notices):
+        for line in lines:
             note(line)
-        note(f"written: {out} (for --node {out}), {rows}")
+
+
+def _vram_tokens(given: dict[str, Any]) -> int | None:
+    """--vram as a replay reads it, but for blocks: they are a trace's."""
+    from mooncake_bench.cli.sizes import resolve_sizes
+    from mooncake_bench.sim.setup import Setup, parse_size
+
+    text = given["vram_tokens"]
+    if text is None:
+        return None
+    if parse_size(text, "tokens", "--vram").unit == "blocks":
+        raise SetupError(f"--vram: expected tokens or bytes such as 64Ktok or 40GB, got {text!r}; blocks are a trace's")
+    return Setup(**resolve_sizes({"vram_tokens": text, "model": given["model"]}, 1)).vram_tokens
 
 
 def _at_least_one(flag: str, value: int) -> int:
@@ -177,7 +201,7 @@ def _at_least_one(flag: str, value: int) -> int:
 
 def _settings(given: dict[str, Any]) -> LiveSettings:
     """How kernels are run; read by the same rules as a replay's settings."""
-    from mooncake_bench.live.cost import LiveSettings
+    from mooncake_bench.live.bench import LiveSettings
     from mooncake_bench.sim.setup import Setup
 
     read = Setup(

@@ -118,10 +118,10 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     requests.
     """
     from mooncake_bench import plugins
-    from mooncake_bench.sim.costs import cost_of, pool_blocks_of
+    from mooncake_bench.sim.costs import check_cost, pool_blocks_of
 
     setup = setups[0]
-    cost_of(setup)
+    notices = check_cost(setup, dry_run=bool(given.get("dry_run")))
     pool_blocks_of(setup, trace.block_tokens)
     policies = [plugins.build(each.policy, given.get("policy_dir") or ()) for each in setups]
     _check_labels(policies)
@@ -133,8 +133,8 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     _check_split(given.get("by"), selected)
     _check_tbt(plan, selected, setup)
     if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
-        return ["--seed has no effect here: none of these policies draws random numbers"]
-    return []
+        notices.append("--seed has no effect here: none of these policies draws random numbers")
+    return notices
 
 
 def _check_labels(policies: Sequence[PolicySet]) -> None:

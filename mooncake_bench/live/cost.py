@@ -9,7 +9,7 @@ here stands in for all of them.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +19,12 @@ from mooncake_bench.hardware.build import check_settings
 from mooncake_bench.hardware.cost import PS_PER_MS, CostModel, float_column, int_column, to_ps
 from mooncake_bench.hardware.presets import load_engine, load_model, load_node
 from mooncake_bench.live import buckets
-from mooncake_bench.live.cache import MODE, Kernels, Measured, cache_folder, digest
+from mooncake_bench.live.bench import LiveSettings, TorchBench, place
+from mooncake_bench.live.cache import MODE, Measured, cache_folder
+from mooncake_bench.live.cachefile import digest
 from mooncake_bench.live.communication import all_reduce
+from mooncake_bench.live.dense import check_shape, depths_run
+from mooncake_bench.live.measurement import in_words
 from mooncake_bench.live.quality import quality
 
 if TYPE_CHECKING:
@@ -30,26 +34,13 @@ if TYPE_CHECKING:
     from mooncake_bench.hardware.architecture import Architecture
     from mooncake_bench.hardware.cost import Column, FloatColumn
     from mooncake_bench.hardware.presets import Engine, Model, Node
+    from mooncake_bench.live.bench import Bench
     from mooncake_bench.live.communication import AllReduce
 
 LIVE_VERSION = "2"
 """Raise it when the same kernels' times would be used otherwise, or other kernels run: old measurements then rest."""
 VRAM_SHARE = 0.9
 """Of a GPU's memory; weights and KVCache share it."""
-
-
-@dataclass(frozen=True)
-class LiveSettings:
-    """How live kernels are run."""
-
-    repeat: int = 5
-    """The most timed rounds of each shape; one that takes seconds gets fewer."""
-    device: str = "auto"
-    dtype: str = "auto"
-    layers: tuple[int, ...] | None = None
-    """Three or more rising depths that are run; None: the kernels' own choice."""
-    cache: str | None = None
-    """Folder of what was measured; None: in the user's cache folder."""
 
 
 class Shard:
@@ -125,6 +116,7 @@ class LiveCost(CostModel):
         self._place, self._also, self._also_short = place, tuple(also), tuple(also_short)
         self._prefills: dict[tuple[Shard, int, int], int] = {}
         self._steps: dict[tuple[Shard, int], int] = {}
+        self._settled = self.version
         self._said = -1
         self._tell()
 
@@ -183,10 +175,12 @@ class LiveCost(CostModel):
         ran, seconds = sum(one.ran for one in self._measured), sum(one.ran_s for one in self._measured)
         known = sum(len(one.used) for one in self._measured) - ran
         places = ", ".join(str(one.path) for one in self._measured)
-        return f"live: {ran} shapes measured in {seconds:.0f} s, {known} from earlier measurements; kept in {places}"
+        others = "".join(_others(one) for one in self._measured if one.own)
+        told = f"live: {ran} shapes measured in {seconds:.0f} s, {known} from earlier measurements; kept in {places}"
+        return told + others
 
     def _tell(self) -> None:
-        """Bring the error up to what has been measured; it is read when a replay ends."""
+        """Bring error and version up to what has been measured; they are read when a replay ends."""
         shapes = sum(len(measured.used) for measured in self._measured)
         if shapes != self._said:
             self._said = shapes
@@ -196,6 +190,21 @@ class LiveCost(CostModel):
             notices = sorted({one.notice for one in used} - {""})
             object.__setattr__(self, "error", "; ".join((f"live: {told}", *notices, *self._also)) + ".")
             object.__setattr__(self, "error_short", "; ".join((told, *notices, *self._also_short)))
+            object.__setattr__(self, "version", self._version())
+
+    def _version(self) -> str:
+        """Of all that is settled beforehand, and of the times in use.
+
+        Those count by the identity of their file: policies ask for different shapes, which is no other cost.
+        """
+        used = [one.identity for one in self._measured if one.used]
+        return f"{self._settled}-{digest(used)[:8]}" if used else self._settled
+
+
+def _others(measured: Measured) -> str:
+    """That a file keeps other times than those in use."""
+    shapes = ", ".join(map(in_words, measured.own))
+    return f"; {measured.path} now keeps another process's time of what this run had measured itself ({shapes})"
 
 
 def _positive(time: FloatColumn, what: str, overhead_ms: float) -> FloatColumn:
@@ -225,10 +234,8 @@ def build_live_cost(
     presets, a model without dimensions, missing torch, an unusable device or a damaged cache.
     """
     settings = settings or LiveSettings()
-    check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
-    the_model, the_engine = load_model(model), load_engine(engine)
+    the_model, the_engine, nodes = live_presets(instance_nodes, model, engine, vram_tokens, nic_gbytes_per_s)
     shape = shape_of(the_model)
-    nodes = {name: load_node(name) for name in dict.fromkeys(instance_nodes)}
     bench = (open_kernels or TorchBench)(settings)
     vram = {name: vram_tokens or _vram_tokens(node, the_model, shape, bench) for name, node in nodes.items()}
     most = {gpus: max(vram[n] for n, node in nodes.items() if node.gpus == gpus) for gpus in _gpus(nodes)}
@@ -254,41 +261,24 @@ def build_live_cost(
     )
 
 
-class Bench:
-    """A device that kernels can be made on."""
+def live_presets(
+    instance_nodes: Sequence[str],
+    model: str,
+    engine: str,
+    vram_tokens: int | None = None,
+    nic_gbytes_per_s: float | None = None,
+) -> tuple[Model, Engine, dict[str, Node]]:
+    """Model, engine and nodes by name: all that can be looked at without a device.
 
-    facts: Mapping[str, str]
-    """Device, driver, versions, type of value: what times depend on besides the model."""
-    memory_bytes: int
-    """Of the whole device."""
-    is_gpu: bool
-    value_bytes: int
-    """Of one weight or cached value."""
-
-    def kernels(self, shape: Architecture, tensor_parallel: int) -> Kernels:
-        """One rank's shard."""
-        raise NotImplementedError
-
-
-class TorchBench(Bench):
-    """The device of the settings, by torch. Raises SetupError where there is none, or no torch."""
-
-    def __init__(self, settings: LiveSettings) -> None:
-        from mooncake_bench.live.device import choose_device
-
-        self._settings = settings
-        self._device = choose_device(settings.device, settings.dtype)
-        self.facts = self._device.describe()
-        self.memory_bytes = self._device.memory_bytes
-        self.is_gpu = self._device.cuda
-        self.value_bytes = self._device.value_bytes
-
-    def kernels(self, shape: Architecture, tensor_parallel: int) -> Kernels:
-        from mooncake_bench.live.timing import DEPTHS
-        from mooncake_bench.live.timing import Kernels as TorchKernels
-
-        layers = self._settings.layers or DEPTHS
-        return TorchKernels(shape, tensor_parallel, self._device, repeat=self._settings.repeat, layers=layers)
+    Raises SetupError for unknown presets, and for a model that kernels cannot be run of.
+    """
+    check_settings(instance_nodes, vram_tokens, nic_gbytes_per_s)
+    the_model, the_engine = load_model(model), load_engine(engine)
+    shape = shape_of(the_model)
+    nodes = {name: load_node(name) for name in dict.fromkeys(instance_nodes)}
+    for gpus in _gpus(nodes):
+        check_shape(shape, gpus)
+    return the_model, the_engine, nodes
 
 
 def shape_of(model: Model) -> Architecture:
@@ -309,7 +299,7 @@ def kernels_key(bench: Bench, shape: Architecture, tensor_parallel: int, setting
         "model": shape.name,
         "dimensions": repr(shape),
         "tensor_parallel": tensor_parallel,
-        "layers": list(settings.layers) if settings.layers else None,
+        "layers": list(depths_run(shape.layers, settings.layers)),
         "repeat": settings.repeat,
         "mode": MODE,
     }
@@ -386,11 +376,6 @@ def not_modelled(shape: Architecture, bench: Bench, tensor_parallel: int, gpu: s
 
 def _gpus(nodes: Mapping[str, Node]) -> list[int]:
     return sorted({node.gpus for node in nodes.values()})
-
-
-def place(facts: Mapping[str, str]) -> str:
-    """A device and what runs on it, in words."""
-    return f"{facts['device']} in {facts['dtype']} (driver {facts['driver']}, torch {facts['torch']})"
 
 
 def _counted(instance_nodes: Sequence[str], nodes: Mapping[str, Node]) -> str:

@@ -30,9 +30,7 @@ class Decode:
             raise ValueError("a decode step needs one sequence or more, each with a context of 1 or more")
         self._shard = shard
         self._groups = sorted(Counter(contexts).items())
-        self._what = f"a decode step of {len(contexts):,} sequences with {sum(contexts):,} tokens of context"
-        needed = shard.decode_bytes(len(contexts), sum(contexts))
-        require_memory(needed, shard.device.free_bytes(), self._what, shard.device.name)
+        self._what = require_fit(shard, len(contexts), sum(contexts))
         without_exhaustion(lambda: self._allocate(inputs, history or shard.history), self._what)
 
     def run(self, layers: int | None = None) -> Any:
@@ -92,3 +90,10 @@ class Decode:
                 history(shard.layers_run, batch * context).view(shard.layers_run, batch, context, *token)
                 for context, batch in self._groups
             ]
+
+
+def require_fit(shard: Shard, batch: int, tokens: int) -> str:
+    """A step of ``batch`` sequences with ``tokens`` of context in all, in words. ``OutOfMemory`` if it does not fit."""
+    what = f"a decode step of {batch:,} sequences with {tokens:,} tokens of context"
+    require_memory(shard.decode_bytes(batch, tokens), shard.device.free_bytes(), what, shard.device.name)
+    return what

@@ -1,42 +1,28 @@
-"""A grid of shapes run on this device, each row kept as it comes, so that an interrupted grid continues where it was.
-
-The rows stand in a CSV file: phase, sizes, time [ms], how well it was measured, and all that the time depends on. Rows
-of another device, model or way of measuring are refused rather than mixed.
-"""
+"""Which shapes a calibration runs on this device, and running them."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.hardware.calibrate.doubts import check_variety
+from mooncake_bench.hardware.calibrate.forms import LEAST_ROWS
 from mooncake_bench.hardware.calibrate.rows import DecodeRows, PrefillRows
-from mooncake_bench.live.cache import MODE, Measurement, kept
+from mooncake_bench.live.cache import MODE
 from mooncake_bench.live.device import OutOfMemory
-from mooncake_bench.outfile import writing
+from mooncake_bench.live.measurement import MOST_SIZE, Measurement, kept
+from mooncake_bench.live.rowsfile import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
-    from mooncake_bench.live.cache import Kernels, Shape
-
-SIZES = ("phase", "batch", "computed_tokens", "prefix_tokens", "context")
-"""``batch`` sequences, each of so many tokens. Prefill: computed after a cached prefix; decode: a context."""
-QUALITY = ("spread", "rounds", "noisy", "depth_error_percent", "notice")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One shape's time."""
-
-    shape: Shape
-    measurement: Measurement
+    from mooncake_bench.live.cache import Kernels
+    from mooncake_bench.live.measurement import Shape
+    from mooncake_bench.live.rowsfile import RowsFile
 
 
 @dataclass(frozen=True)
@@ -77,17 +63,21 @@ GRIDS = {"small": SMALL, "full": FULL}
 
 def parse_prefill(text: str) -> tuple[tuple[int, int], ...]:
     """``64,256,1024+512``: computed tokens, and with a + the cached prefix before them. Raises SetupError."""
-    return _pairs(text, r"(\d+)(?:\+(\d+))?", "--prefill", "COMPUTED or COMPUTED+PREFIX such as 64,256,1024+512", 0)
+    return _pairs(
+        text, r"([0-9]+)(?:\+([0-9]+))?", "--prefill", "COMPUTED or COMPUTED+PREFIX such as 64,256,1024+512", 0
+    )
 
 
 def parse_decode(text: str) -> tuple[tuple[int, int], ...]:
     """``1x512,8x1024``: sequences and the context of each [tokens]. Raises SetupError."""
-    return _pairs(text, r"(\d+)x(\d+)", "--decode", "BATCHxCONTEXT such as 1x512,8x1024", 1)
+    return _pairs(text, r"([0-9]+)x([0-9]+)", "--decode", "BATCHxCONTEXT such as 1x512,8x1024", 1)
 
 
 def _pairs(text: str, pattern: str, flag: str, expected: str, least: int) -> tuple[tuple[int, int], ...]:
     pairs: dict[tuple[int, int], None] = {}
     for part in text.split(","):
+        if any(len(digits) > len(str(MOST_SIZE)) or int(digits) > MOST_SIZE for digits in re.findall(r"[0-9]+", part)):
+            raise SetupError(f"{flag}: {part.strip()[:40]!r}: expected sizes of at most {MOST_SIZE:,}")
         match = re.fullmatch(pattern, part.strip())
         first, second = (int(match[1]), int(match[2] or 0)) if match else (0, 0)
         if first < 1 or second < least:
@@ -96,55 +86,6 @@ def _pairs(text: str, pattern: str, flag: str, expected: str, least: int) -> tup
             raise SetupError(f"{flag}: {part.strip()!r} is given twice in {text!r}; keep one")
         pairs[first, second] = None
     return tuple(pairs)
-
-
-class RowsFile:
-    """The rows measured so far, on disk: read once, rewritten whole after each."""
-
-    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
-        """``key``: what all times depend on besides their shape. Raises SetupError for a file of other rows."""
-        self.path = path
-        self.key = {name: _text(value) for name, value in key.items()}
-        self.rows = self._read()
-
-    def add(self, row: Row) -> None:
-        """Keep one more row. Raises SetupError where the file cannot be written."""
-        self.rows[row.shape] = row
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self._header)
-        writer.writerows([*_cells(row), *self.key.values()] for row in self.rows.values())
-        with writing(self.path, force=True, label=f"--rows {self.path}", error=SetupError) as partial:
-            partial.write_text(text.getvalue(), encoding="utf-8")
-
-    @property
-    def _header(self) -> list[str]:
-        return [*SIZES, "ms", *QUALITY, *self.key]
-
-    def _read(self) -> dict[Shape, Row]:
-        try:
-            lines = list(csv.reader(io.StringIO(self.path.read_text(encoding="utf-8"))))
-        except FileNotFoundError:
-            return {}
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise self._wrong(getattr(error, "strerror", None) or "not a text of rows") from None
-        if not lines or lines[0] != self._header:
-            raise self._wrong("its header is not that of rows measured by calibrate live")
-        rows = [self._row(number, cells) for number, cells in enumerate(lines[1:], start=2)]
-        return {row.shape: row for row in rows}
-
-    def _row(self, number: int, cells: Sequence[str]) -> Row:
-        found = dict(zip(self._header, cells, strict=False))
-        for name, value in self.key.items():
-            if found.get(name) != value:
-                raise self._wrong(f"row {number} has {name} {found.get(name)!r}, expected {value!r}")
-        try:
-            return _parsed(found)
-        except ValueError:
-            raise self._wrong(f"row {number} is not a measured time: {','.join(cells[:10])!r}") from None
-
-    def _wrong(self, reason: str) -> SetupError:
-        return SetupError(f"--rows {self.path}: {reason}; name another file, or delete it to measure anew")
 
 
 def measure(
@@ -171,10 +112,28 @@ def measure(
     return notices
 
 
+def check_shapes(shapes: Iterable[Shape], left_out: int = 0) -> None:
+    """Raises SetupError unless a fit can be made of times of these shapes; ``left_out`` more did not fit in memory."""
+    rows = [Row(shape, Measurement(1.0, None, 1, True, None)) for shape in dict.fromkeys(shapes)]  # whatever it takes
+    try:
+        for phase, of_phase in (("prefill", prefill_rows(rows)), ("decode", decode_rows(rows))):
+            if len(of_phase) < LEAST_ROWS:
+                raise SetupError(f"{len(of_phase)} {phase} rows: a fit needs at least {LEAST_ROWS}; measure more sizes")
+            check_variety(of_phase)
+    except SetupError as error:
+        if not left_out:
+            raise
+        found = str(error).partition("; measure")[0]
+        raise SetupError(
+            f"{left_out} of the shapes did not fit in memory, and of those that did {found}; give smaller shapes, "
+            "run fewer layers (--layers) or a type of 2 bytes (--dtype)"
+        ) from None
+
+
 def _run(kernels: Kernels, shape: Shape) -> Row:
     phase, first, second = shape
     timing = kernels.prefill_ms(first, second, MODE) if phase == "prefill" else kernels.decode_ms(first, second)
-    return Row(shape, kept(timing))
+    return Row(shape, kept(shape, timing))
 
 
 def prefill_rows(rows: Iterable[Row]) -> PrefillRows:
@@ -193,28 +152,3 @@ def decode_rows(rows: Iterable[Row]) -> DecodeRows:
     )
     batch, context, ms = table.T
     return DecodeRows(batch, batch * context, ms)
-
-
-def _cells(row: Row) -> list[str]:
-    (phase, first, second), one = row.shape, row.measurement
-    sizes = [1, first, second, ""] if phase == "prefill" else [first, "", "", second]
-    spread, depth = ("" if value is None else repr(value) for value in (one.spread, one.depth_error))
-    quality = [spread, one.samples, "yes" if one.noisy else "no", depth, one.notice]
-    return [phase, *map(str, [*sizes, repr(one.ms), *quality])]
-
-
-def _parsed(cells: Mapping[str, str]) -> Row:
-    """A row of the file. Raises ValueError."""
-    phase = cells["phase"]
-    names = {"prefill": ("computed_tokens", "prefix_tokens"), "decode": ("batch", "context")}
-    if phase not in names or float(cells["ms"]) <= 0:
-        raise ValueError(phase)
-    first, second = (int(cells[name]) for name in names[phase])
-    spread, depth = (float(cells[name]) if cells[name] else None for name in ("spread", "depth_error_percent"))
-    rounds, noisy = int(cells["rounds"]), cells["noisy"] == "yes"
-    measurement = Measurement(float(cells["ms"]), spread, rounds, noisy, depth, cells["notice"])
-    return Row((phase, first, second), measurement)
-
-
-def _text(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mooncake_bench.live.cache import Measurement
+    from mooncake_bench.live.measurement import Measurement
 
 
 def quality(used: Sequence[Measurement], bends: Sequence[float] = ()) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mooncake_bench.errors import SetupError
+from mooncake_bench.live.dense import check_shape
 from mooncake_bench.live.device import require_memory, without_exhaustion
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Shard:
         self, architecture: Architecture, tensor_parallel: int, layers_run: int, device: Device, seed: int = 0
     ) -> None:
         """Make the weights from ``seed``; ``SetupError`` for a shape that is not run or does not fit in memory."""
-        _check_shape(architecture, tensor_parallel)
+        check_shape(architecture, tensor_parallel)
         self.architecture = architecture
         self.device = device
         self.layers_run = layers_run
@@ -145,23 +145,3 @@ class Shard:
 
     def _generator(self, seed: int) -> Any:
         return torch.Generator(device=self.device.torch).manual_seed(seed)
-
-
-def _check_shape(model: Architecture, ranks: int) -> None:
-    """``SetupError`` for what these kernels do not run, or what does not split into ``ranks`` equal parts."""
-    kind = "a mixture of experts" if model.experts else "latent attention (MLA)" if model.latent else None
-    if kind:
-        raise SetupError(
-            f"model {model.name!r} has {kind}: the live kernels run dense models with grouped-query attention only; "
-            "use --cost analytic"
-        )
-    if ranks < 1 or model.heads % ranks or model.width % ranks or (model.kv_heads % ranks and ranks % model.kv_heads):
-        raise SetupError(
-            f"model {model.name!r} does not split over {ranks} ranks: {model.heads} heads, {model.kv_heads} KV heads "
-            f"and width {model.width} must divide; choose another tensor parallelism"
-        )
-    if model.head_dim % 2 or model.heads % model.kv_heads:
-        raise SetupError(
-            f"model {model.name!r}: head_dim {model.head_dim} must be even, and {model.heads} heads a multiple of "
-            f"{model.kv_heads} KV heads; correct its dimensions"
-        )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.live.dense import DEPTHS, depths_run
 from mooncake_bench.live.device import import_torch
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ UNDISTURBED = 0.05
 """A run on a CPU counts at once when the system took no more than this share of its time for something else."""
 BUSY_IS_KNOWN = get_clock_info("process_time").resolution <= 1e-6
 """Whether the system's clock of the time that a process has had a CPU is fine enough (it is not on Windows)."""
-DEPTHS = (1, 2, 4)
-"""Layers that are run by default."""
 EAGER = "decode steps could not be captured in a CUDA graph and include the CPU's launches"
 
 
@@ -104,8 +103,7 @@ class Kernels:
         self.tensor_parallel = tensor_parallel
         self.device = device
         self.repeat = repeat
-        whole = architecture.layers
-        self.layers = tuple(layers) if whole > layers[-1] else (whole,)
+        self.layers = depths_run(architecture.layers, layers)
         self._shard = Shard(architecture, tensor_parallel, self.layers[-1], device, seed)
 
     def notices(self) -> list[str]:
@@ -133,8 +131,10 @@ class Kernels:
 
     def decode_ms(self, batch: int, contexts: int | Sequence[int]) -> Timing:
         """A decode step of ``batch`` sequences; ``contexts`` in tokens, the new one included, of all or of each."""
-        from mooncake_bench.live.decode import Decode
+        from mooncake_bench.live.decode import Decode, require_fit
 
+        if isinstance(contexts, int):
+            require_fit(self._shard, batch, batch * contexts)  # before a list as long as the batch is made
         each = [contexts] * batch if isinstance(contexts, int) else list(contexts)
         if len(each) != batch:
             raise ValueError(f"a batch of {batch} needs as many contexts, not {len(each)}")

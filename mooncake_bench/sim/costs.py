@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mooncake_bench.errors import SetupError
@@ -46,9 +47,22 @@ def cost_of(setup: Setup) -> CostModel:
     return build_cost(nodes, setup.model, setup.engine, setup.vram_tokens, setup.nic_gbytes_per_s)
 
 
+def check_cost(setup: Setup, *, dry_run: bool) -> list[str]:
+    """Raises what :func:`cost_of` does; returns notices. A dry run does not need torch: no device is tried then."""
+    if setup.cost != "live" or not dry_run or find_spec("torch") is not None:
+        cost_of(setup)
+        return []
+    from mooncake_bench.live.cost import live_presets
+
+    nodes = [node for _, node in setup.instances]
+    live_presets(nodes, setup.model, setup.engine, setup.vram_tokens, setup.nic_gbytes_per_s)
+    return ["--cost live: torch is not here, so no device was tried; a replay needs pip install 'mooncake-bench[live]'"]
+
+
 def live_cost_of(setup: Setup, watch: Callable[[str | None], None] = lambda _: None) -> LiveCost:
     """The same by kernels; ``watch`` is told what is being measured, and None once it is."""
-    from mooncake_bench.live.cost import LiveSettings, build_live_cost
+    from mooncake_bench.live.bench import LiveSettings
+    from mooncake_bench.live.cost import build_live_cost
 
     how = (setup.live_repeat, setup.live_device, setup.live_dtype, setup.live_depths, setup.live_cache)
     return build_live_cost(
