@@ -125,4 +125,4 @@ def test_a_simulated_time_beyond_64_bits_of_picoseconds_is_one_line() -> None:
     trace = Trace.of([(0.0, 950_000_000, 2, [1])], block_tokens=10**9)
     cost = FakeCost(2, computed_token_ms=10.0, vram_tokens=10**12)
     with pytest.raises(SetupError, match="runs past 107 days of simulated time"):
-        run(trace, Setup(cluster="1P+1D"), cost=cost)
+        run(trace, Setup(pool_blocks=1, cluster="1P+1D"), cost=cost)
