@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import render_report
 from mooncake_bench.cli.options import Example, option
-from mooncake_bench.cli.output import answer, json_answer, note, policies_print_to_stderr
+from mooncake_bench.cli.output import answer, json_answer, note, policies_print_to_stderr, tell
 from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.cli.reading import read_given, reading_options, trace_argument
 from mooncake_bench.errors import SetupError, nearest
@@ -230,7 +230,7 @@ def _analyse(trace: Trace, wanted: Wanted, given: dict[str, Any]) -> Analysis:
 
     capacities, notices = in_blocks(wanted.sizes, trace.block_tokens, given["model"])
     for notice in notices:
-        _tell(given, notice)
+        tell(given, notice)
     model = replace(wanted.model, warm_requests=read_warm(given["warm_requests"], len(trace)))
     with progress_bar("cache", given["quiet"], "points") as bar:
         return analyse(
@@ -249,11 +249,11 @@ def _print(analysis: Analysis, definitions: Sequence[Definition], shown: str, gi
     from mooncake_bench.results.cache_notices import lopsided
 
     for notice in lopsided(analysis):
-        _tell(given, notice)
+        tell(given, notice)
     if shown == "parquet":
         from mooncake_bench.results.cache_store import table_of, write_table
 
-        _tell(given, f"written: {write_table(table_of(analysis), given['out'], force=given['force'])}")
+        tell(given, f"written: {write_table(table_of(analysis), given['out'], force=given['force'])}")
     elif shown == "json":
         answer(json_answer(plain(analysis)))
     elif shown == "csv":
@@ -276,12 +276,7 @@ def _plot(trace: Trace, analysis: Analysis, definition: Definition, given: dict[
     bound = bound_line(trace, analysis, published or ())
     with plots.style():
         figure = cache_plot.draw(analysis, definition, bound, curve, published, source)
-        _tell(given, f"written: {plots.save(figure, given['plot'], force=given['force'])}")
-
-
-def _tell(given: dict[str, Any], text: str) -> None:
-    if not given["quiet"]:
-        note(text)
+        tell(given, f"written: {plots.save(figure, given['plot'], force=given['force'])}")
 
 
 EXAMPLES = (

@@ -10,7 +10,7 @@ import typer
 from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import render_list, render_report
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, json_answer, note
+from mooncake_bench.cli.output import answer, json_answer, note, tell
 from mooncake_bench.errors import NothingToConclude, SetupError
 
 if TYPE_CHECKING:
@@ -91,12 +91,12 @@ def validate(**given: Any) -> None:
     done = study.validate(chosen, folder)
     answer(_text(done, shown))
     for path in _stored(done, places, given):
-        _tell(given, f"written: {path}")
+        tell(given, f"written: {path}")
     breached = False
     if known is not None:
         findings = ceilings.compare(done, known, list(study.checks()))
         for hint in findings.hints:
-            _tell(given, hint)
+            tell(given, hint)
         for breach in findings.breaches:
             note(f"grown: {breach}")
         breached = bool(findings.breaches)
@@ -187,11 +187,6 @@ def _refuse_nothing(done: Sequence[Done], given: dict[str, Any]) -> None:
             f"no check could read what it compares with: {where}; give the folder of the measured tables with "
             "--measurements DIR (--list says which files each check reads)"
         )
-
-
-def _tell(given: dict[str, Any], text: str) -> None:
-    if not given["quiet"]:
-        note(text)
 
 
 EXAMPLES = (

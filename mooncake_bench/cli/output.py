@@ -7,10 +7,13 @@ import json
 import os
 import shutil
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mooncake_bench.errors import SetupError
 from mooncake_bench.report.letters import shows_all
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What a terminal that knows ASCII only gets instead.
 _ASCII = str.maketrans(
@@ -46,6 +49,12 @@ def note(text: str) -> None:
         _write(stream, text)
     except OSError:
         silence(stream)
+
+
+def tell(given: Mapping[str, Any], text: str) -> None:
+    """A note, unless the command was asked to be quiet (``-q``)."""
+    if not given["quiet"]:
+        note(text)
 
 
 def silence(stream: TextIO) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import render_list, render_report
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, json_answer, note
+from mooncake_bench.cli.output import answer, json_answer, note, tell
 from mooncake_bench.errors import NothingToConclude, SetupError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def reproduce(**given: Any) -> None:
         if shown != "json":
             answer(("" if len(done) == 1 else "\n") + _text(one, result, shown))
         for path in places and _store(one, result, places[one.ID], given):
-            _tell(given, f"written: {path}")
+            tell(given, f"written: {path}")
     _finish(done, shown)
 
 
@@ -99,9 +99,9 @@ def _item(one: Published) -> dict[str, str]:
 
 def _tell_found(traces: Any, given: dict[str, Any]) -> None:
     if given["traces"] is not None and not traces.found:
-        _tell(given, f"--traces {str(given['traces'])!r}: holds none of the published trace files")
+        tell(given, f"--traces {str(given['traces'])!r}: holds none of the published trace files")
     for key, path in traces.found.items():
-        _tell(given, f"{key}: {path}")
+        tell(given, f"{key}: {path}")
 
 
 def _places(chosen: Sequence[Published], out: Path | None, force: bool) -> dict[str, tuple[Path, Path]]:
@@ -152,11 +152,6 @@ def _finish(done: Sequence[tuple[Published, Result]], shown: str) -> None:
         answer("\n" + render_report(summary(done), shown))
     if not any(result.concluded for _, result in done):
         raise NothingToConclude("nothing could be measured: no trace at hand; give the published files with --traces")
-
-
-def _tell(given: dict[str, Any], text: str) -> None:
-    if not given["quiet"]:
-        note(text)
 
 
 EXAMPLES = (
