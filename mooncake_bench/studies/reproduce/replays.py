@@ -1,0 +1,72 @@
+"""Replays behind a published result: many setups of one trace, on every core, each reduced to what a result needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mooncake_bench.results import Run
+from mooncake_bench.sim.replay import Replay
+from mooncake_bench.sim.replay import run as simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mooncake_bench.sim.setup import Setup
+    from mooncake_bench.trace import Trace
+
+T = TypeVar("T")
+WORKERS = "MOONCAKE_BENCH_WORKERS"  # processes; 1: none but this one
+
+
+def each(trace: Trace, setups: Sequence[Setup], extract: Callable[[Replay], T]) -> list[T]:
+    """``extract(replay)`` of every setup, in order: a function of a module, whose answer can be pickled.
+
+    Setups are replayed in as many processes as there are cores; what comes out does not depend on their number.
+    Raises what a replay raises.
+    """
+    if workers() == 1 or len(setups) == 1:
+        return [extract(simulate(trace, setup)) for setup in setups]
+    futures = [_pool().submit(_one, trace, setup, extract) for setup in setups]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def metrics(replay: Replay) -> dict[str, float | int | None]:
+    """Every metric of a replay by name, None where it is undefined."""
+    return {name: value.value for name, value in Run.from_replay(replay).metrics().items()}
+
+
+def judged(replay: Replay, **changes: Any) -> dict[str, float | int | None]:
+    """Metrics of a replay under another ``slo_*``, ``tbt_metric``, ``first_gap`` or ``warmup_ms``.
+
+    These judge a run and steer nothing, unless an admission looks at them.
+    """
+    return metrics(replace(replay, setup=replace(replay.setup, **changes)))
+
+
+def workers() -> int:
+    """Processes that replay at the same time."""
+    return int(os.environ.get(WORKERS, 0)) or os.cpu_count() or 1
+
+
+def _one(trace: Trace, setup: Setup, extract: Callable[[Replay], T]) -> T:
+    return extract(simulate(trace, setup))
+
+
+@cache
+def _pool() -> ProcessPoolExecutor:
+    """Started when first needed, ended with the process. A Ctrl-C is the parent's business."""
+    return ProcessPoolExecutor(workers(), mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
