@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mooncake_bench.errors import SetupError
 from mooncake_bench.sim.costs import pool_blocks_of
-from mooncake_bench.sim.setup import (
-    Setup,
+from mooncake_bench.sim.parsing import (
     Size,
     parse_cluster,
     parse_duration_ms,
@@ -19,8 +18,8 @@ from mooncake_bench.sim.setup import (
     parse_size,
     parse_slo,
     parse_view,
-    settings,
 )
+from mooncake_bench.sim.setup import Setup, settings
 
 
 def test_the_defaults_are_the_fast25_testbed() -> None:
@@ -78,12 +77,15 @@ def test_network_rates_read_bytes_and_bits() -> None:
 def test_a_cluster_lists_role_and_node_of_each_instance() -> None:
     assert parse_cluster("2P@h800+1D@a100") == [("P", "h800"), ("P", "h800"), ("D", "a100")]
     assert parse_cluster("[1p+2d]", node="h200") == [("P", "h200"), ("D", "h200"), ("D", "h200")]
+    assert parse_cluster("2M") == [("M", "a800"), ("M", "a800")]
+    assert parse_cluster("1P+0D") == [("P", "a800")]
 
 
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ("16M", "coupled instances .* not in this version"),
+        ("8P+4M", "mixes coupled instances with others"),
+        ("0M", "at least 1"),
         ("8P", "no decode instance"),
         ("8D", "no prefill instance"),
         ("0P+8D", "at least 1"),

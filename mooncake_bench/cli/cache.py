@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.results.cache_analysis import Analysis, Definition, Model
-    from mooncake_bench.sim.setup import Size
+    from mooncake_bench.sim.parsing import Size
     from mooncake_bench.studies.cache import Asked
     from mooncake_bench.trace import Trace
 
@@ -209,7 +209,7 @@ def _wanted(given: dict[str, Any]) -> Wanted:
     """Everything that can be found wrong before the trace is read. Raises BenchError."""
     from mooncake_bench.cli.capacities import DEFAULT, read_local, read_sizes, read_touch_order, refuse_idle_model
     from mooncake_bench.results.cache_analysis import Model
-    from mooncake_bench.sim.setup import parse_duration_ms
+    from mooncake_bench.sim.parsing import parse_duration_ms
     from mooncake_bench.studies.cache import eviction_specs
 
     sizes = read_sizes(given["capacity"] or DEFAULT)

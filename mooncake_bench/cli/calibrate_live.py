@@ -183,7 +183,8 @@ def _tell(given: dict[str, Any], lines: Sequence[str]) -> None:
 def _vram_tokens(given: dict[str, Any]) -> int | None:
     """--vram as a replay reads it, but for blocks: they are a trace's."""
     from mooncake_bench.cli.sizes import resolve_sizes
-    from mooncake_bench.sim.setup import Setup, parse_size
+    from mooncake_bench.sim.parsing import parse_size
+    from mooncake_bench.sim.setup import Setup
 
     text = given["vram_tokens"]
     if text is None:

@@ -97,7 +97,7 @@ def _via(given: dict[str, Any]) -> str:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    from mooncake_bench.sim.setup import parse_size
+    from mooncake_bench.sim.parsing import parse_size
 
     found = []
     for part in text.split(","):

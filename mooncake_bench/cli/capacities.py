@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mooncake_bench.errors import SetupError, nearest
 from mooncake_bench.results.cache_analysis import Capacity
-from mooncake_bench.sim.setup import Setup, Size, parse_size
+from mooncake_bench.sim.parsing import Size, parse_size
+from mooncake_bench.sim.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,7 +16,8 @@ from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.cli.scenario import FIRST_RUN
 from mooncake_bench.cli.sizes import SIZES, check_warmup, resolve_sizes
 from mooncake_bench.errors import SetupError, TraceError
-from mooncake_bench.sim.setup import LIVE, READING, Setup, fields_from, flatten, parse_slo, settings, toml_lines
+from mooncake_bench.sim.parsing import parse_slo
+from mooncake_bench.sim.setup import LIVE, READING, Setup, fields_from, flatten, settings, toml_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -171,13 +172,15 @@ def _check_repeats(plan: Plan, trace: Trace, given: Mapping[str, Any]) -> None:
     """A run is not repeated on another trace, whoever names it; other requests of the same trace may be chosen."""
     if plan.stored_sha256 is None:
         return
+    from mooncake_bench.sim.replay import as_replayed
+
     stored = Setup(**plan.stored_values)
     if any(plan.values.get(name) != plan.stored_values.get(name) for name in READING):
         from mooncake_bench.trace import load
 
         trace = load(plan.path, **stored.reading)  # as that run read it
     try:
-        found = trace.select(stored.max_requests, stored.start_ms, stored.end_ms).sha256
+        found = as_replayed(trace.select(stored.max_requests, stored.start_ms, stored.end_ms), stored).sha256
     except TraceError:  # none of its requests arrives when that run's did
         found = trace.sha256
     if found != plan.stored_sha256:

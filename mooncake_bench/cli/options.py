@@ -30,6 +30,7 @@ SETUP_FLAGS = {
     "live_layers": (("--live-layers",), "A,B,C"),
     "live_cache": (("--live-cache",), "DIR"),
     "pool_blocks": (("--pool",), "SIZE"),
+    "pool_scope": (("--pool-scope",), ""),
     "touch_order": (("--touch-order",), ""),
     "vram_tokens": (("--vram",), "SIZE"),
     "nic_gbytes_per_s": (("--nic",), "RATE"),

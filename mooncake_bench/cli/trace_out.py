@@ -89,7 +89,7 @@ def seed_given(given: dict[str, Any], used: bool, needs: str) -> int:
 
 def changes_arrivals(given: dict[str, Any]) -> bool:
     """Whether a command line changes arrivals at random. Raises an error for a change that fits no trace."""
-    from mooncake_bench.sim.setup import parse_duration_ms
+    from mooncake_bench.sim.parsing import parse_duration_ms
     from mooncake_bench.trace import transform
 
     if given["spread_ticks"] is not None:
@@ -101,7 +101,7 @@ def changes_arrivals(given: dict[str, Any]) -> bool:
 
 def with_arrivals_changed(trace: Trace, given: dict[str, Any], seed: int) -> Trace:
     """The trace after ``--spread-ticks``, then ``--jitter``."""
-    from mooncake_bench.sim.setup import parse_duration_ms
+    from mooncake_bench.sim.parsing import parse_duration_ms
     from mooncake_bench.trace import transform
 
     if given["spread_ticks"] is not None:

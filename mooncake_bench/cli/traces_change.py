@@ -35,7 +35,7 @@ def _time_option(name: str, flag: str, text: str, default: str) -> inspect.Param
 
 
 def _duration_ms(text: str | None, flag: str) -> float | None:
-    from mooncake_bench.sim.setup import parse_duration_ms
+    from mooncake_bench.sim.parsing import parse_duration_ms
 
     return None if text is None else parse_duration_ms(text, flag)
 

@@ -259,7 +259,7 @@ class Facts:
             inside = np.minimum(end, self.last_arrival_ms) - np.maximum(start, self.first_arrival_ms)
             busy += np.maximum(inside, 0).sum()
         instances = int(self.manifest["cluster"][f"{pool}_instances"])
-        return float(busy / (self.arrival_span_ms * instances))
+        return float(busy / (self.arrival_span_ms * instances)) if instances else None
 
     def _prefill_spans(self) -> Iterator[tuple[Floats, Floats]]:
         horizon_ms, requests = float(self.manifest["horizon_ms"]), self._tables.requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.results.words import counted, duration
-from mooncake_bench.sim.setup import parse_cluster
+from mooncake_bench.sim.parsing import parse_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

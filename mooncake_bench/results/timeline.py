@@ -68,7 +68,10 @@ def timeline(records: Records, interval: float | None = None) -> pa.Table:
         **_states(records, clock),
         **_counts(records, clock),
     }
-    return pa.table([pa.array(columns[field.name], field.type) for field in TIMELINE], schema=TIMELINE)
+    # nan: of a pool that has no instance, so null
+    return pa.table(
+        [pa.array(columns[field.name], field.type, from_pandas=True) for field in TIMELINE], schema=TIMELINE
+    )
 
 
 class _Clock:
@@ -101,12 +104,15 @@ class _Clock:
         return ends - self.stack(since_ps, until_ps) * self.times_ps
 
     def busy_ratio(self, spans: Iterable[tuple[Ints, Ints]], servers: int) -> Floats:
-        """Share of each interval that ``servers`` servers spend inside the spans, given some (start, end) at a time."""
+        """Share of each interval that ``servers`` servers spend inside the spans, given some (start, end) at a time.
+
+        nan where there is no server.
+        """
         edges = np.append(self.times_ps, self.samples * self.step_ps)
         total = np.zeros(len(edges), np.int64)
         for since_ps, until_ps in spans:
             total += time_since(since_ps, edges) - time_since(until_ps, edges)
-        return np.diff(total) / (self.step_ps * servers)
+        return np.diff(total) / (self.step_ps * (servers or np.nan))
 
     def count(self, time_ps: Ints) -> Ints:
         """How many of the times fall in each interval."""
@@ -153,7 +159,7 @@ def _decode_state(records: Records, clock: _Clock) -> dict[str, Floats | Ints]:
     load = np.maximum(step_ms / replay.setup.slo_tbt_ms, share)
     batch = np.bincount(sample, segments.batch[segment], clock.samples)
     return {
-        "decode_load_ratio": np.bincount(sample, load, clock.samples) / int(replay.is_decode.sum()),
+        "decode_load_ratio": np.bincount(sample, load, clock.samples) / (int(replay.is_decode.sum()) or np.nan),
         "decoding_requests": batch.astype(np.int64),
         "decoding_tokens": np.bincount(sample, tokens, clock.samples).astype(np.int64),
     }

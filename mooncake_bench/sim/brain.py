@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from mooncake_bench.api import Bools
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.job import Job
     from mooncake_bench.sim.view import View
@@ -38,15 +39,14 @@ class Brain:
         admission: Admission,
         view: View,
         cost: CostModel,
-        prefill: Sequence[int],
-        decode: Sequence[int],
     ) -> None:
         self.router = router
         self.admission = admission
         self.view = view
         self.cost = cost
-        self._prefill = frozenset(prefill)
-        self._decode = frozenset(decode)
+        self._prefill: frozenset[int] = frozenset()
+        self._decode: frozenset[int] = frozenset()
+        self.roles_changed(view.is_prefill, view.is_decode)
         self._instances = len(cost.nic_bytes_per_s)
         self._block = view.block_tokens
         self.reasons: dict[str, int] = {}
@@ -57,6 +57,11 @@ class Brain:
         policies: list[Policy] = [router] if router is admission else [router, admission]  # type: ignore[comparison-overlap]
         self._listeners = [policy for policy in policies if overrides(policy, Policy, "on_event")]
         self.listens = bool(self._listeners) or view.follows
+
+    def roles_changed(self, prefill: Bools, decode: Bools) -> None:
+        """Instances have these roles from now on."""
+        self._prefill = frozenset(prefill.nonzero()[0].tolist())
+        self._decode = frozenset(decode.nonzero()[0].tolist())
 
     def start(self, router_rng: Generator, admission_rng: Generator) -> None:
         """Let both policies prepare, each with its own stream."""
@@ -96,7 +101,9 @@ class Brain:
             self._refuse(job, f"route() returned {route!r}; return a Route")
         prefill, decode, source, ttft_ms, tbt_ms = route
         prefill = self._instance(job, prefill, self._prefill, "routed the prefill to")
-        if decode is None:
+        if not self._decode:
+            decode = -1  # a prefill-only study
+        elif decode is None:
             decode = self.view.lightest_decode()
         else:
             decode = self._instance(job, decode, self._decode, "routed the decode to")
@@ -142,6 +149,8 @@ class Brain:
     def _check_fetch(self, job: Job, choice: Any, lengths: Sequence[int]) -> int:
         """Leading blocks cached once the fetch is done."""
         source = self._instance(job, choice, self._prefill, "fetches from")
+        if self.view.local:
+            self._refuse(job, f"it fetches from instance {source}, but no node fetches here (pool.scope is local)")
         if source == job.prefill:
             self._refuse(job, f"it fetches from instance {source} to itself")
         held, cached = lengths[self._instances + source], job.cached_blocks

@@ -31,10 +31,10 @@ class LateView(View):
     exact = False
     follows = True
 
-    def __init__(self, state: ClusterState, index: PrefixIndex, *rest: Any) -> None:
+    def __init__(self, state: ClusterState, index: PrefixIndex, *rest: Any, local: bool = False) -> None:
         self._real = index
-        self._picture = ClusterState(state.instances)
-        super().__init__(self._picture, PrefixIndex(index.instances, index.block_tokens), *rest)
+        self._picture = ClusterState(state.is_prefill, state.is_decode)
+        super().__init__(self._picture, PrefixIndex(index.instances, index.block_tokens), *rest, local=local)
 
     def actual_lengths(self, request: Request) -> list[int]:
         """Leading blocks really cached (first N) and fetchable (last N) on each instance, at this moment."""
@@ -56,8 +56,8 @@ class _Entry:
 class DelayedView(LateView):
     """The state of ``delay`` ago, plus the router's own decisions since."""
 
-    def __init__(self, delay_ps: int, state: ClusterState, index: PrefixIndex, *rest: Any) -> None:
-        super().__init__(state, index, *rest)
+    def __init__(self, delay_ps: int, state: ClusterState, index: PrefixIndex, *rest: Any, local: bool = False) -> None:
+        super().__init__(state, index, *rest, local=local)
         self._delay = delay_ps
         self._live = state
         self._seen = state.table.copy()
@@ -157,8 +157,10 @@ def _drain(source: Any) -> Any:
 class RouterView(LateView):
     """Only the router's decisions, first tokens, finishes and rejections; each node an LRU of nominal capacity."""
 
-    def __init__(self, capacities: Mapping[int, int], state: ClusterState, index: PrefixIndex, *rest: Any) -> None:
-        super().__init__(state, index, *rest)
+    def __init__(
+        self, capacities: Mapping[int, int], state: ClusterState, index: PrefixIndex, *rest: Any, local: bool = False
+    ) -> None:
+        super().__init__(state, index, *rest, local=local)
         self._capacities = capacities  # blocks, by instance id
         self._stores: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(state.instances)]
         self._queues: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(state.instances)]  # row: prefill ps

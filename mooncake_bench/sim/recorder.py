@@ -67,8 +67,8 @@ class Recorder:
             jobs = self._cluster.jobs
             self._write([job for job in jobs if job.status != UNFINISHED])
             self._cluster.jobs = [job for job in jobs if job.status == UNFINISHED]
-            _move(self._cluster.segments, self._segments)
-            _move(self._cluster.stays, self._stays)
+            _move(self._cluster.decoding.segments, self._segments)
+            _move(self._cluster.decoding.stays, self._stays)
             _move(self._cluster.policy_ns, {"ns": self._policy_ns})
             spool.trim()
 

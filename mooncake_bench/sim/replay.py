@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from mooncake_bench.api import Request, describe
 from mooncake_bench.collector import no_collections
 from mooncake_bench.errors import SetupError
 from mooncake_bench.sim.brain import Brain
-from mooncake_bench.sim.cluster import Cluster
+from mooncake_bench.sim.cluster import TICK, Cluster
 from mooncake_bench.sim.costs import cost_of, pool_blocks_of
 from mooncake_bench.sim.job import Job
 from mooncake_bench.sim.late import DelayedView, RouterView
+from mooncake_bench.sim.parsing import parse_view
 from mooncake_bench.sim.pool import Pool, PrefixIndex
 from mooncake_bench.sim.recorder import Recorder
-from mooncake_bench.sim.setup import parse_view
 from mooncake_bench.sim.state import ClusterState
 from mooncake_bench.sim.view import PS_PER_MS, EstimateError, View
 
@@ -85,15 +85,17 @@ def run(
     policy_dirs: Sequence[Path] = (),
     cost: CostModel | None = None,
     flush: int = FLUSH,
+    watch: tuple[float, Callable[[Cluster, int], None]] | None = None,
 ) -> Replay:
     """Replay ``trace`` under ``setup``; the trace is not changed.
 
     ``progress(done, total, simulated_ms)`` is called every few hundred arrivals. ``cost`` replaces the setup's cost
-    model (tests). What has ended leaves the memory every ``flush`` arrivals; nothing else depends on it. Raises
+    model (tests). What has ended leaves the memory every ``flush`` arrivals; nothing else depends on it.
+    ``watch=(period_ms, look)`` calls ``look(cluster, now_ps)`` every so often, after what happens then. Raises
     SetupError, TraceError or PolicyError; Ctrl-C ends the replay early with ``interrupted`` set.
     """
     with no_collections():
-        return _run(trace, setup, progress, policy_dirs, cost, flush)
+        return _run(trace, setup, progress, policy_dirs, cost, flush, watch)
 
 
 def _run(
@@ -103,15 +105,16 @@ def _run(
     policy_dirs: Sequence[Path],
     cost: CostModel | None,
     flush: int,
+    watch: tuple[float, Callable[[Cluster, int], None]] | None,
 ) -> Replay:
     selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
-    roles = [role for role, _ in setup.instances]
-    prefill = [i for i, role in enumerate(roles) if role == "P"]
-    decode = [i for i, role in enumerate(roles) if role == "D"]
+    selected = as_replayed(selected, setup)
     cost = cost_of(setup) if cost is None else cost
     policies = plugins.build(setup.policy, policy_dirs)
     arrivals = arrival_ps(selected, setup.speedup)
-    cluster = _assemble(prefill, decode, cost, policies, setup, selected.block_tokens)
+    cluster = _assemble(cost, policies, setup, selected.block_tokens)
+    if watch is not None:
+        _watch(cluster, round(watch[0] * PS_PER_MS), watch[1])
     recorder = Recorder(cluster, len(selected))
     jobs = _jobs(selected, arrivals, recorder, flush, oracle=policies.oracle)
     try:
@@ -142,31 +145,49 @@ def _too_long(span_ps: float, speedup: float) -> SetupError:
     )
 
 
-def _assemble(
-    prefill: list[int], decode: list[int], cost: CostModel, policies: PolicySet, setup: Setup, block_tokens: int
-) -> Cluster:
-    instances = len(prefill) + len(decode)
-    state = ClusterState(instances)
+def _watch(cluster: Cluster, period_ps: int, look: Callable[[Cluster, int], None]) -> None:
+    """Look at the cluster now and every period from now on, as long as anything is still to happen."""
+
+    def tick(now: int) -> None:
+        look(cluster, now)
+        if not cluster.idle:
+            cluster.call_at(now + period_ps, TICK, tick)
+
+    cluster.call_at(cluster.now, TICK, tick)
+
+
+def as_replayed(trace: Trace, setup: Setup) -> Trace:
+    """The trace that a setup replays: where nothing decodes, every answer is its first token."""
+    if any(role != "P" for role, _ in setup.instances) or (trace.output_tokens == 1).all():
+        return trace
+    notice = f"cluster {setup.cluster}: nothing decodes, so every request ends at its first token"
+    ones = np.ones(len(trace), np.int64)
+    return replace(trace, output_tokens=ones, notices=(*trace.notices, notice))
+
+
+def _assemble(cost: CostModel, policies: PolicySet, setup: Setup, block_tokens: int) -> Cluster:
+    roles = np.array([role for role, _ in setup.instances])
+    state = ClusterState((roles == "P") | (roles == "M"), (roles == "D") | (roles == "M"))
     blocks = pool_blocks_of(setup, block_tokens)
-    pool = Pool(PrefixIndex(instances, block_tokens), blocks, policies.evictions, setup.touch_order)
-    is_prefill = np.isin(np.arange(instances), prefill)
-    view = _view(setup, state, pool, cost, is_prefill)
-    brain = Brain(policies.router, policies.admission, view, cost, prefill, decode)
+    pool = Pool(PrefixIndex(state.instances, block_tokens), blocks, policies.evictions, setup.touch_order)
+    view = _view(setup, state, pool, cost)
+    brain = Brain(policies.router, policies.admission, view, cost)
     brain.start(_stream(setup.seed, "router"), _stream(setup.seed, "admission"))
     for instance, node in pool.nodes.items():
         brain.start_one(node.eviction, _stream(setup.seed, f"eviction {instance}"))
-    return Cluster(prefill, decode, cost, pool, state, brain)
+    return Cluster(cost, pool, state, brain)
 
 
-def _view(setup: Setup, state: ClusterState, pool: Pool, cost: CostModel, is_prefill: NDArray[np.bool_]) -> View:
+def _view(setup: Setup, state: ClusterState, pool: Pool, cost: CostModel) -> View:
     """What the setup lets policies see."""
     sigma = setup.estimate_error
     error = EstimateError(sigma, setup.seed, state.instances) if sigma else None
-    seen = (state, pool.index, cost, is_prefill, setup.slo_ttft_ms, setup.slo_tbt_ms, error)
+    seen = (state, pool.index, cost, setup.slo_ttft_ms, setup.slo_tbt_ms, error)
     kind, delay_ms = parse_view(setup.view)
+    local = setup.pool_scope == "local"
     if kind == "delayed":
-        return DelayedView(round(delay_ms * PS_PER_MS), *seen)
-    return RouterView(pool.capacities(), *seen) if kind == "router-only" else View(*seen)
+        return DelayedView(round(delay_ms * PS_PER_MS), *seen, local=local)
+    return RouterView(pool.capacities(), *seen, local=local) if kind == "router-only" else View(*seen, local=local)
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -228,19 +249,19 @@ def _gather(
     columns = {"arrival_ps": arrivals} | columns
     counters: dict[str, int | float] = {
         **cluster.pool.counters(),
-        "fetches": cluster.fetches,
-        "fetched_bytes": cluster.fetched_tokens * cost.kv_bytes_per_token,
+        "fetches": cluster.prefilling.fetches,
+        "fetched_bytes": cluster.prefilling.fetched_tokens * cost.kv_bytes_per_token,
         "streamed_bytes": int(trace.input_tokens[columns["kv_arrival_ps"] >= 0].sum()) * cost.kv_bytes_per_token,
         "events": cluster.events,
     }
-    is_prefill = cluster.brain.view.is_prefill
+    view = cluster.brain.view
     return Replay(
         trace=trace, setup=setup, policy_label=policies.label, policy_spec=policies.spec,
         policy_sources=policies.sources, admission=policies.admission.name, policies=_described(policies),
         oracle=policies.oracle,
         cost_name=cost.name, cost_version=cost.version, cost_error=cost.error,
         cost_error_short=cost.error_short,
-        is_prefill=is_prefill, is_decode=~is_prefill, columns=columns,
+        is_prefill=view.is_prefill, is_decode=view.is_decode, columns=columns,
         reasons=tuple(cluster.brain.reasons), stays=stays, segments=segments, counters=counters,
         policy_ns=policy_ns, horizon_ps=cluster.now, interrupted=interrupted,
         vram_tokens=cost.vram_tokens, pool_blocks=cluster.pool.capacities(),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
@@ -157,8 +158,10 @@ class ClusterState:
     The tables of single requests are kept only once somebody has looked at one: most policies never do.
     """
 
-    def __init__(self, instances: int) -> None:
-        self.instances = instances
+    def __init__(self, prefill: Bools, decode: Bools) -> None:
+        """``prefill``, ``decode``: (N,) whether each instance has the role now; a coupled one has both."""
+        self.is_prefill, self.is_decode = prefill.copy(), decode.copy()
+        self.instances = instances = len(prefill)
         self.table = np.zeros((4, instances), np.int64)
         # when the work routed so far would be done; prefill time of everything ever routed there
         self.work_end, self.work_routed, self.queue_requests, self.routed_tokens = self.table
@@ -171,6 +174,12 @@ class ClusterState:
         # prefill has ended: -1, and when it did
         self._promised = Table(4)
         self.line_ends: Callable[[int], dict[int, int]] | None = None  # predicted prefill ends of the queued, by row
+
+    @staticmethod
+    def instances_of(role: Bools) -> list[int]:
+        """Ids of the instances that a mask marks."""
+        found: list[int] = np.flatnonzero(role).tolist()
+        return found
 
     def _track(self) -> None:
         if not self.tracked:

@@ -57,24 +57,22 @@ class View:
         state: ClusterState,
         index: PrefixIndex,
         cost: CostModel,
-        prefill: Bools,
         ttft_slo_ms: float,
         tbt_slo_ms: float,
         error: EstimateError | None = None,
+        *,
+        local: bool = False,
     ) -> None:
+        """``local``: no node fetches from another's pool."""
+        self.local = local
         self._state = state
         self._error = error
         self._index = index
         self._cost = cost
         self._now = 0
-        self.is_prefill = prefill
-        self.is_decode = ~prefill
         self.block_tokens = index.block_tokens
         self.ttft_slo_ms = ttft_slo_ms
         self.tbt_slo_ms = tbt_slo_ms
-        self.vram_tokens = np.where(self.is_decode, cost.vram_tokens, 0)
-        for array in (self.is_prefill, self.is_decode, self.vram_tokens):
-            array.flags.writeable = False
         self._queue_requests = frozen(state.queue_requests)
         self._routed_tokens = frozen(state.routed_tokens)
         nic = cost.nic_bytes_per_s
@@ -88,13 +86,22 @@ class View:
         self._tables: dict[str, tuple[tuple[int, ...], Columns]] = {}
         self._asked = 0  # calls of `at`
         # operands kept as arrays: numpy takes them twice as fast as Python numbers
-        self._role_wait = np.where(prefill, 0.0, np.inf)
-        self._not_decode = np.where(prefill, 1 << 62, 0)
+        self.roles_changed(state.is_prefill, state.is_decode)
         self._zeros = np.zeros(state.instances, np.int64)
+        self._zeros.flags.writeable = False
         self._ones = np.ones(state.instances)
         self._ps_per_ms = np.array(PS_PER_MS)
         self._now_array = np.zeros((), np.int64)
         self._input_tokens = np.zeros(())
+
+    def roles_changed(self, prefill: Bools, decode: Bools) -> None:
+        """Instances have these roles from now on; a dead one has none."""
+        self.is_prefill, self.is_decode = prefill.copy(), decode.copy()
+        self.vram_tokens = np.where(decode, self._cost.vram_tokens, 0)
+        for array in (self.is_prefill, self.is_decode, self.vram_tokens):
+            array.flags.writeable = False
+        self._role_wait = np.where(prefill, 0.0, np.inf)
+        self._not_decode = np.where(decode, 0, 1 << 62)
 
     def at(self, now: int, request: Request | None = None) -> None:
         """Move to ``now`` (ps); with a request, its prefix is looked up anew."""
@@ -145,7 +152,7 @@ class View:
     def fetchable_tokens(self, request: Request) -> Ints:
         if request is not self._request:
             self._match(request)
-        return self._tokens[self._state.instances :]
+        return self._zeros if self.local else self._tokens[self._state.instances :]
 
     def fetch_ms(self, tokens: Ints, holder: int) -> Floats:
         wait: Floats = tokens * self._fetch_ms_a_token[holder]

@@ -1,0 +1,88 @@
+"""What happens to a request after its first token: its KVCache arrives, it joins a batch, it leaves with all tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mooncake_bench.sim import job as status
+from mooncake_bench.sim.decode import Decoder
+
+if TYPE_CHECKING:
+    from mooncake_bench.sim.cluster import Cluster
+    from mooncake_bench.sim.job import Job
+
+
+class Decoding:
+    """All decode instances, and what they tell."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.state, self.brain = cluster.state, cluster.brain
+        self.segments: list[int] = []
+        self.stays: list[int] = []
+        self.asked: Job | None = None  # its KV has arrived and the admission is being asked: in no table
+        self.decoders = {
+            i: Decoder(i, cluster.cost, cluster.post_boundary, self, self.state.decode, self.segments, self.stays)
+            for i in self.state.instances_of(self.state.is_decode)
+        }
+
+    def kv_arrived(self, now: int, job: Job) -> None:
+        """All of a request's KVCache is at its decode instance."""
+        state = self.state
+        self.cluster.unroute(job)
+        self.asked = job
+        if state.tracked:
+            state.promised.remove(job.row)
+        reason = self.brain.reject_decode(job, now)
+        self.asked = None
+        job.kv_arrival_ps = now
+        if reason is not None:
+            self.cluster.reject(job, now, status.AT_DECODE, reason)
+            return
+        state.routed_tokens[job.decode] += job.context
+        if state.tracked:
+            state.waiting.put(job.row, job.decode, now, job.context)
+        self.decoders[job.decode].arrive(job, now)
+
+    # decode (what a Decoder tells)
+
+    def joined(self, job: Job, now: int) -> None:
+        """It entered a batch."""
+        state = self.state
+        if state.tracked:
+            state.waiting.remove(job.row)
+            state.joined.put(job.row, job.decode, now, job.context - job.joined_step)
+        self.cluster.unroute(job)
+        if job.first_join_ps < 0:
+            job.first_join_ps = now
+        self._tell_of_batch("joined", job, now)
+
+    def left(self, job: Job, now: int) -> None:
+        """It has all its tokens."""
+        if self.state.tracked:
+            self.state.joined.remove(job.row)
+        self.cluster.end(job, now, status.COMPLETED)
+        self._tell_of_batch("finished", job, now)
+
+    def swapped_out(self, job: Job, now: int) -> None:
+        """It was preempted: its KV waits in DRAM."""
+        job.preemptions += 1
+        if self.state.tracked:
+            self.state.joined.remove(job.row)
+            self.state.waiting.put(job.row, job.decode, job.kv_arrival_ps, job.context)
+        self.state.routed_tokens[job.decode] += job.context
+
+    def stuck(self, job: Job, now: int) -> None:
+        """Even an empty instance has no room for it."""
+        if self.state.tracked:
+            self.state.waiting.remove(job.row)
+        self.cluster.unroute(job)
+        self.cluster.end(job, now, status.FAILED)
+        self._tell_of_batch("failed", job, now)
+
+    def _tell_of_batch(self, kind: str, job: Job, now: int) -> None:
+        """Policies that listen see the batch as it is by now, before its next stretch opens."""
+        if self.brain.listens:
+            decoder = self.decoders[job.decode]
+            self.state.decode.set(decoder.instance, now, 0, 0, decoder.batch, decoder.tokens, decoder.steps)
+            self.brain.tell(kind, job, now)
