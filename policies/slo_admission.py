@@ -95,7 +95,8 @@ class Early(Baseline):
     recheck: bool = False
 
     def reject(self, request: Request, route: Route, cluster: Cluster) -> str | None:
-        if reason := prefill_reason(route, cluster):
+        reason = prefill_reason(route, cluster)
+        if reason or not cluster.is_decode.any():  # in a prefill-only study nothing decodes
             return reason
         return self.batches(route, cluster).with_candidate(request, route).reason(cluster)
 

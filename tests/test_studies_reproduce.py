@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from fault_tools import Tool
 
-from mooncake_bench.errors import SetupError
+from mooncake_bench.errors import NothingToConclude, SetupError
+from mooncake_bench.report.page import page
+from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.report.tables import screen
 from mooncake_bench.studies.reproduce import choose, f25_f9, f25_t2, results, show, v3_t1
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row, Used
@@ -20,6 +22,8 @@ from mooncake_bench.studies.reproduce.sources import Traces, content_sha256
 from mooncake_bench.trace import Trace, load, save
 
 IDS = list(results())
+NEEDS_SYNTHETIC = ("F25-F13", "F25-F15")  # no bundled trace resembles it
+NEEDS_NO_TRACE = ("v3-F2", "v3-F7", "v3-F11", "v3-F12", "F25-F12", "F25-F14")  # constructed prompts
 
 
 GET = Traces.get
@@ -35,8 +39,14 @@ class Beginnings(Traces):
 
 @pytest.fixture(scope="module")
 def stand_ins() -> dict[str, Result]:
-    """Every result without a published trace at hand."""
-    return {name: one.run(Beginnings()) for name, one in results().items()}
+    """Every result without a published trace at hand; those that need one, and have no stand-in, say so."""
+    found = {}
+    for name, one in results().items():
+        try:
+            found[name] = one.run(Beginnings())
+        except NothingToConclude as nothing:
+            found[name] = Result((), (), (), (), (str(nothing),))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +72,16 @@ def test_every_result_is_found_in_the_order_of_the_papers() -> None:
 def test_a_result_says_what_it_is_and_is_complete_on_stand_ins(name: str, stand_ins: dict[str, Result]) -> None:
     one, result = results()[name], stand_ins[name]
     assert (one.ID, bool(one.TITLE), bool(one.SOURCE)) == (name, True, True)
+    if name in NEEDS_SYNTHETIC:
+        assert "no stand-in" in result.notes[0]
+        return
     assert result.concluded
     assert result.rows
     assert result.claims
     assert result.parameters  # what was free to choose is named
+    if name in NEEDS_NO_TRACE:
+        assert not result.used
+        return
     assert any(used.stand_in for used in result.used)
     assert any("stand-in" in note for note in result.notes)  # and what that means is said
     assert "on stand-in traces" in result.verdict
@@ -297,7 +313,17 @@ def test_numbers_and_figure_are_kept_and_never_overwritten(tool: Tool, monkeypat
     monkeypatch.setattr("mooncake_bench.studies.reproduce.sources.Traces.get", Beginnings.get)
     done = tool("reproduce", "F25-F9", "-o", "kept")
     assert done.code == 0, done.err
-    assert sorted(path.name for path in Path("kept").iterdir()) == ["F25-F9.parquet", "F25-F9.png"]
+    results, summary = ["F25-F9.measured.parquet", "F25-F9.parquet", "F25-F9.png"], ["summary.html", "summary.md"]
+    assert sorted(path.name for path in Path("kept").iterdir()) == [*results, *summary, "summary.tex"]
+    assert pq.read_table("kept/F25-F9.measured.parquet").num_rows > 0
+    for name, begins in (
+        ("html", "<!doctype html>"),
+        ("md", "\n### Numbers"),
+        ("tex", "% needs \\usepackage{booktabs}"),
+    ):
+        text = Path(f"kept/summary.{name}").read_text(encoding="utf-8")
+        assert text.startswith(begins)
+        assert "does not hold" in text or "holds" in text
     assert pq.read_table("kept/F25-F9.parquet").schema.equals(show.SCHEMA)
     again = tool("reproduce", "F25-F9", "-o", "kept")
     assert (again.code, again.out) == (2, "")
@@ -312,6 +338,32 @@ def test_every_format_prints_the_verdict(fmt: str, tool: Tool) -> None:
     assert "claims hold" in done.out
 
 
+def test_a_result_that_needs_a_trace_nobody_has_is_not_measured_and_the_others_are(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(traces: Traces) -> Result:
+        raise NothingToConclude("v3-T1: not at hand")
+
+    monkeypatch.setattr(v3_t1, "run", nothing)
+    done = tool("reproduce", "F25-T2", "v3-T1")
+    assert done.code == 0
+    assert "! v3-T1: not at hand" in done.out
+    cells = [line.split() for line in done.out.splitlines()]
+    assert ["v3-T1", "0", "–", "–", "–", "0", "0"] in cells
+    assert tool("reproduce", "v3-T1").code == 3
+
+
+def test_a_page_keeps_hostile_names_as_text() -> None:
+    sheet = Sheet("<script>", ("name", "n"), (("<img src=x onerror=alert(1)>", "1"),), ("a & b",))
+    text = page(Report(("<b>",), (sheet,), ("</ul>",)), "<title>")
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert text.count("</ul>") == 1
+    assert '<td class="text">&lt;img' in text  # words to the left
+    assert "<td>1</td>" in text  # numbers to the right
+
+
 def test_json_is_a_list_of_results(tool: Tool) -> None:
     answer: Any = tool.json("reproduce", "F25-T2")
     assert [each["id"] for each in answer] == ["F25-T2"]
@@ -320,8 +372,10 @@ def test_json_is_a_list_of_results(tool: Tool) -> None:
 
 FAULTS = {
     ("F25-F99",): "no published result 'F25-F99'; did you mean 'F25-F9'",
-    ("--traces", "nowhere"): "--traces 'nowhere': is not a folder",
-    ("--force",): "--force: no effect without -o",
+    (): "no published result named; give IDs such as F25-F9, or --all",
+    ("F25-T2", "--all"): "--all: no effect beside IDs",
+    ("--all", "--traces", "nowhere"): "--traces 'nowhere': is not a folder",
+    ("F25-T2", "--force"): "--force: no effect without -o",
     ("--list", "-o", "x"): "--out: no effect with --list",
     ("--format", "csv"): "--format: expected one of",
 }

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.studies.reproduce import Published
     from mooncake_bench.studies.reproduce.outcome import Result
+    from mooncake_bench.studies.reproduce.sources import Traces
 
 FORMATS = ("table", "json", "markdown", "latex")
 
 PARAMETERS = [
-    argument("ids", list[str] | None, "Published results, such as F25-F9 [default: all]", None, metavar="ID"),
+    argument("ids", list[str] | None, "Published results, such as F25-F9 [default: none]", None, metavar="ID"),
+    option("all", bool, ("--all",), "Every published result, which takes minutes [default: off]", False),
     option("list", bool, ("--list",), "List the results that can be reproduced, run none [default: off]", False),
     option(
         "traces",
@@ -36,14 +38,16 @@ PARAMETERS = [
         "out",
         Path | None,
         ("-o", "--out"),
-        "Folder for each result's numbers (ID.parquet) and figure (ID.png) [default: none]",
+        "Folder for each result's numbers (ID.parquet), what they rest on (ID.measured.parquet) and figure (ID.png), "
+        "and for a summary as Markdown, LaTeX and HTML (summary.md, .tex, .html) [default: none]",
         panel="Output",
         metavar="DIR",
     ),
     option("force", bool, ("--force",), "Overwrite files in --out [default: off]", False, panel="Output"),
     option("quiet", bool, ("-q", "--quiet"), "No notices or paths on stderr [default: off]", False, panel="Output"),
 ]
-_IDLE_WITH_LIST = ("traces", "out", "force", "quiet")
+_IDLE_WITH_LIST = ("all", "traces", "out", "force", "quiet")
+SUMMARIES = ("summary.md", "summary.tex", "summary.html")
 
 
 @options.takes(*PARAMETERS)
@@ -56,25 +60,49 @@ def reproduce(**given: Any) -> None:
     from mooncake_bench.studies.reproduce import choose
     from mooncake_bench.studies.reproduce.sources import Traces
 
-    chosen = choose(given["ids"] or ())
     if given["list"]:
         _refuse_idle(given)
-        answer(render_list("Published results", [_item(one) for one in chosen], shown))
+        answer(render_list("Published results", [_item(one) for one in choose(given["ids"] or ())], shown))
         return
+    chosen = choose(_wanted(given))
     if given["force"] and given["out"] is None:
         raise SetupError("--force: no effect without -o DIR; drop it, or name a folder")
     traces = Traces(given["traces"] or _fetched())
-    places = _places(chosen, given["out"], given["force"])
+    files = _files(chosen, given["out"], given["force"])
     _tell_found(traces, given)
     done: list[tuple[Published, Result]] = []
-    for one in chosen:
-        result = one.run(traces)
+    for number, one in enumerate(chosen, start=1):
+        if len(chosen) > 1:
+            tell(given, f"{one.ID} ({number} of {len(chosen)}): {one.TITLE}")
+        result = _run(one, traces)
         done.append((one, result))
         if shown != "json":
             answer(("" if len(done) == 1 else "\n") + _text(one, result, shown))
-        for path in places and _store(one, result, places[one.ID], given):
+        for path in files and _store(one, result, given):
             tell(given, f"written: {path}")
+    for path in files and _store_summary(done, given):
+        tell(given, f"written: {path}")
     _finish(done, shown)
+
+
+def _wanted(given: dict[str, Any]) -> Sequence[str]:
+    """The IDs asked for; none stands for all."""
+    ids: Sequence[str] = given["ids"] or ()
+    if ids and given["all"]:
+        raise SetupError("--all: no effect beside IDs; drop one of the two")
+    if not ids and not given["all"]:
+        raise SetupError("no published result named; give IDs such as F25-F9, or --all; `reproduce --list` says which")
+    return ids
+
+
+def _run(one: Published, traces: Traces) -> Result:
+    """A result; an empty one that says why where no trace at hand can tell anything."""
+    from mooncake_bench.studies.reproduce.outcome import Result
+
+    try:
+        return one.run(traces)
+    except NothingToConclude as nothing:
+        return Result((), (), (), (), (str(nothing),))
 
 
 def _fetched() -> Path | None:
@@ -94,7 +122,9 @@ def _refuse_idle(given: dict[str, Any]) -> None:
 
 
 def _item(one: Published) -> dict[str, str]:
-    return {"id": one.ID, "result": f"{one.TITLE} ({one.SOURCE})"}
+    from mooncake_bench.studies.reproduce import names
+
+    return {"id": ", ".join(names(one)), "result": f"{one.TITLE} ({one.SOURCE})"}
 
 
 def _tell_found(traces: Any, given: dict[str, Any]) -> None:
@@ -104,36 +134,56 @@ def _tell_found(traces: Any, given: dict[str, Any]) -> None:
         tell(given, f"{key}: {path}")
 
 
-def _places(chosen: Sequence[Published], out: Path | None, force: bool) -> dict[str, tuple[Path, Path]]:
-    """Where each result's table and figure go, looked at before any work is done."""
+def _files(chosen: Sequence[Published], out: Path | None, force: bool) -> list[Path]:
+    """Every file that will be written, looked at before any work is done."""
     if out is None:
-        return {}
+        return []
     from mooncake_bench.results.cache_store import check_file
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SetupError(f"-o {str(out)!r}: cannot be made: {error.strerror}") from None
-    places = {one.ID: (out / f"{one.ID}.parquet", out / f"{one.ID}.png") for one in chosen}
-    for table, figure in places.values():
-        check_file(table, force=force)
-        check_file(figure, force=force, ending=".png")
-    return places
+    files = [out / f"{one.ID}{ending}" for one in chosen for ending in (".parquet", ".measured.parquet", ".png")]
+    files += [out / name for name in SUMMARIES]
+    for file in files:
+        check_file(file, force=force, ending=file.suffix)
+    return files
 
 
-def _store(one: Published, result: Result, places: tuple[Path, Path], given: dict[str, Any]) -> list[Path]:
+def _store(one: Published, result: Result, given: dict[str, Any]) -> list[Path]:
     from mooncake_bench.report import plots
     from mooncake_bench.results.cache_store import write_table
-    from mooncake_bench.studies.reproduce.show import as_table
+    from mooncake_bench.studies.reproduce.show import as_table, measured_table
 
-    table, figure = places
-    written = [write_table(as_table(one, result), table, force=given["force"])]
+    out, force = given["out"], given["force"]
+    written = [write_table(as_table(one, result), out / f"{one.ID}.parquet", force=force)]
+    if result.measured:
+        written.append(write_table(measured_table(result), out / f"{one.ID}.measured.parquet", force=force))
     if result.draw is not None:
         try:
             with plots.style():
-                written.append(plots.save(result.draw(), figure, force=given["force"], flag="-o"))
+                written.append(plots.save(result.draw(), out / f"{one.ID}.png", force=force, flag="-o"))
         except SetupError as error:  # Matplotlib is an extra: the numbers are kept without it
             note(f"{one.ID}: no figure: {error}")
+    return written
+
+
+def _store_summary(done: Sequence[tuple[Published, Result]], given: dict[str, Any]) -> list[Path]:
+    from mooncake_bench import outfile
+    from mooncake_bench.report import markup
+    from mooncake_bench.report.page import page
+    from mooncake_bench.studies.reproduce.show import full_summary
+
+    report = full_summary(done)
+    texts = (markup.markdown(report), markup.latex(report), page(report, "The Mooncake papers' results, reproduced"))
+    written = []
+    for name, text in zip(SUMMARIES, texts, strict=True):
+        target = given["out"] / name
+        label = f"-o {str(target)!r}"
+        with outfile.writing(target, force=given["force"], label=label, error=SetupError) as partial:
+            partial.write_text(text, encoding="utf-8")
+        written.append(target)
     return written
 
 
@@ -157,6 +207,6 @@ def _finish(done: Sequence[tuple[Published, Result]], shown: str) -> None:
 EXAMPLES = (
     Example("reproduce --list", "which published results there are"),
     Example("reproduce F25-T2", "one, on the bundled stand-ins; --traces DIR takes the published files"),
-    Example("reproduce F25-T2 --format json", "the same, for a program"),
+    Example("reproduce F25-T2 -o papers", "the same, with parquet, and a summary as Markdown, LaTeX and HTML"),
 )
 COMMANDS: Commands = (("reproduce", reproduce, EXAMPLES),)

@@ -29,6 +29,18 @@ def clean(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
+def text_columns(sheet: Sheet) -> list[bool]:
+    """Which columns hold words: the first, and those where no cell begins as a number or a gap does."""
+    words = [
+        not any(cell[:1].isdigit() or cell[:1] in tuple("-+–<>×!") for cell in column) for column in _columns(sheet)
+    ]
+    return [True, *words[1:]]
+
+
+def _columns(sheet: Sheet) -> Iterable[list[str]]:
+    return ([row[i] for row in sheet.rows if row[i]] or ["–"] for i in range(len(sheet.headers)))
+
+
 # ---- Markdown
 
 
@@ -44,7 +56,7 @@ def markdown(report: Report) -> str:
 
 def _md_table(sheet: Sheet) -> Iterable[str]:
     yield "| " + " | ".join(_md(header) for header in sheet.headers) + " |"
-    yield "| " + " | ".join(["---"] + ["---:"] * (len(sheet.headers) - 1)) + " |"
+    yield "| " + " | ".join("---" if words else "---:" for words in text_columns(sheet)) + " |"
     for row in sheet.rows:
         yield "| " + " | ".join(_md(cell) for cell in row) + " |"
 
@@ -86,7 +98,7 @@ def _latex_table(sheet: Sheet, label: str) -> Iterable[str]:
     yield r"\begin{table}"
     yield rf"\caption{{{' '.join(_tex(line) + '.' for line in (sheet.title, *sheet.notes))}}}"
     yield rf"\label{{{label}}}"
-    yield rf"\begin{{tabular}}{{l{'r' * (len(sheet.headers) - 1)}}}"
+    yield rf"\begin{{tabular}}{{{''.join('l' if words else 'r' for words in text_columns(sheet))}}}"
     yield r"\toprule"
     yield " & ".join(_tex(header) for header in sheet.headers) + r" \\"
     yield r"\midrule"

@@ -4,6 +4,7 @@ A module of this package is a result when it has
 
 - ``ID``: its name in the papers, such as ``F25-F9`` (v3: arXiv 2407.00079, F25: FAST'25; T: table, F: figure),
 - ``TITLE``: what it shows, ``SOURCE``: where it is printed,
+- where the papers show it in several figures, ``ALIASES``: their names,
 - ``run(traces) -> Result``: measure it on what :class:`~mooncake_bench.studies.reproduce.sources.Traces` finds.
 
 Nothing is registered anywhere: :func:`results` finds it, and ``mooncake-bench reproduce`` runs it.
@@ -51,9 +52,17 @@ def _place(one: Published) -> tuple[bool, bool, int]:
 def choose(ids: Sequence[str]) -> list[Published]:
     """The results of these IDs (in any case, each once), all where none is given. Raises SetupError for another."""
     known = results()
-    by_lower = {each.lower(): one for each, one in known.items()}
+    by_lower = {each.lower(): one for one in known.values() for each in names(one)}
     for each in ids:
         if each.lower() not in by_lower:
-            hint = nearest(each, known) or f"; known: {', '.join(known)}"
+            hint = (
+                nearest(each, [name for one in known.values() for name in names(one)]) or f"; known: {', '.join(known)}"
+            )
             raise SetupError(f"no published result {each!r}{hint}; `mooncake-bench reproduce --list` says what each is")
-    return list({each.lower(): by_lower[each.lower()] for each in ids}.values()) if ids else list(known.values())
+    chosen = [by_lower[each.lower()] for each in ids]
+    return list({one.ID: one for one in chosen}.values()) if ids else list(known.values())
+
+
+def names(one: Published) -> tuple[str, ...]:
+    """What a result is called in the papers, its ID first."""
+    return one.ID, *getattr(one, "ALIASES", ())

@@ -50,6 +50,24 @@ def summary(done: Sequence[tuple[Published, Result]]) -> Report:
     return Report((), (Sheet("Reproduced results", headers, rows, (*titles, note)),), ())
 
 
+def full_summary(done: Sequence[tuple[Published, Result]]) -> Report:
+    """One line a claim and one for the numbers of each result, for a file: no width to fit."""
+    headers = ("id", "what the paper says", "verdict", "detail")
+    claims = tuple((one.ID, claim.text, claim.verdict, claim.detail) for one, result in done for claim in result.claims)
+    numbers = tuple((one.ID, one.TITLE, one.SOURCE, result.verdict) for one, result in done)
+    sheets = (
+        Sheet("Numbers", ("id", "result", "source", "verdict"), numbers),
+        Sheet("What the papers say with them", headers, claims),
+    )
+    notes = tuple(f"{one.ID}: {note}" for one, result in done for note in result.notes)
+    return Report((), sheets, notes)
+
+
+def measured_table(result: Result) -> pa.Table:
+    """Every number that was computed for a result: a row each, its own columns."""
+    return pa.Table.from_pylist(list(result.measured))
+
+
 def _tally(one: Published, result: Result) -> Iterator[tuple[str, ...]]:
     claims = (str(len(result.claims)), str(sum(claim.holds is True for claim in result.claims)))
     for stand_in, name in ((False, one.ID), (True, f"{one.ID} {STAND_IN}")):
