@@ -38,15 +38,15 @@ def replay(
     """
     from pathlib import Path
 
-    from mooncake_bench.cli.sizes import SIZES, check_warmup, resolve_sizes, setup_fields
+    from mooncake_bench.cli.sizes import check_warmup, resolve_sizes, setup_fields, without_sizes
     from mooncake_bench.errors import SetupError
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.replay import run
-    from mooncake_bench.sim.setup import LIVE, READING, Setup
+    from mooncake_bench.sim.setup import COUPLED, LIVE, READING, UNCOUPLED, Setup
     from mooncake_bench.trace import Trace, load
 
     values = {"cluster": cluster, "policy": _spec(policy), **setup_fields(setup)}
-    draft = Setup(**{name: value for name, value in values.items() if name not in SIZES})
+    draft = Setup(**without_sizes(values))
     idle = [name for name in READING if name in values]
     if isinstance(trace, Trace) and idle:
         raise SetupError(f"{idle[0]}: no effect on a Trace that is loaded already; give it to load()")
@@ -55,6 +55,9 @@ def replay(
     idle = [name for name in LIVE if name in values and chosen.cost != "live"]
     if idle:
         raise SetupError(f"{idle[0]}: no effect without cost='live'; add that, or drop it")
+    idle = [name for name in (UNCOUPLED if chosen.coupled else COUPLED) if name in values]
+    if idle:
+        raise SetupError(f"{idle[0]}: no effect on cluster {chosen.cluster}; drop it, or choose another cluster")
     if chosen.warmup_ms:
         check_warmup(chosen, loaded.select(chosen.max_requests, chosen.start_ms, chosen.end_ms))
     return Run.from_replay(run(loaded, chosen, policy_dirs=[Path(folder) for folder in policy_dirs]))

@@ -12,7 +12,7 @@ every report says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-__all__ = ["Admission", "Cluster", "Columns", "Eviction", "Policy", "Request", "Route", "Router"]
+__all__ = [
+    "Action", "Admission", "Cluster", "Columns", "Eviction", "Policy", "Replicate", "Request", "Route", "Router",
+    "SetRole",
+]  # fmt: skip
 
 
 class Request(NamedTuple):
@@ -37,16 +40,45 @@ class Request(NamedTuple):
     session_id: int | None = None
     priority: int = 0
     output_tokens: int | None = None  # None unless the policy declares oracle = True
+    attempt: int = 0  # how often it came before: a client that was turned away may ask again
+    ttft_slo_ms: float | None = None  # of its class; None: as for all, Cluster.ttft_slo_ms
+    tbt_slo_ms: float | None = None
 
 
 class Route(NamedTuple):
     """A router's decision."""
 
     prefill: int  # instance that prefills
-    decode: int | None = None  # instance that decodes; None: least (context + routed) tokens, lowest id
+    decode: int | None = None  # instance that decodes; None: least (context + routed) tokens, lowest id. Where
+    # instances do both, it is always the one that prefills
     fetch_from: int | None = None  # prefill instance whose longer prefix is copied to `prefill` first
     ttft_ms: float | None = None  # the router's own prediction; None: the harness's estimate for this route
     tbt_ms: float | None = None
+
+
+class SetRole(NamedTuple):
+    """Let an instance prefill or decode. What it has to do is finished first; nothing new is routed to it meanwhile.
+
+    One that has this role, or is on its way to it, is left alone.
+    """
+
+    instance: int
+    role: str  # "prefill" or "decode"
+
+
+class Replicate(NamedTuple):
+    """Copy ready blocks, the leading ones of some prompt, head first, from one prefill instance's pool to another's.
+
+    What the target has of them, or has been promised, is not copied.
+    """
+
+    source: int
+    target: int
+    blocks: Sequence[int]
+
+
+Action: TypeAlias = SetRole | Replicate
+"""What a policy may do at a tick."""
 
 
 class Columns(NamedTuple):
@@ -101,6 +133,21 @@ class Cluster(Protocol):
         """Uncontended time to copy ``tokens`` (per instance) from ``holder`` to each instance; 0 for 0 tokens."""
         ...
 
+    def loadable_tokens(self, request: Request) -> Ints:
+        """Leading prompt tokens whose KV each instance holds, has been promised, or could load from its SSD.
+
+        At least ``cached_tokens``, and equal to it where there is no SSD or the view does not show it. Whether the
+        difference is loaded is not the policy's to say: it is wherever loading takes less than computing.
+        """
+        ...
+
+    def load_ms(self, tokens: Ints) -> Floats:
+        """Time to load ``tokens`` (per instance) from each instance's SSD, behind what it is loading; 0 for 0 tokens.
+
+        inf where there is no SSD.
+        """
+        ...
+
     def prefill_ms(self, request: Request, cached: Ints) -> Floats:
         """Prefill time of the request on each instance, ``cached`` of its tokens (per instance) not computed."""
         ...
@@ -146,12 +193,23 @@ class Policy:
 
     name: ClassVar[str]
     oracle: ClassVar[bool] = False  # True: sees output lengths; every report says so
+    tick_ms: float = 1000.0  # how often on_tick is asked, of replayed time; may be a parameter
 
     def start(self, cluster: Cluster, rng: np.random.Generator) -> None:
         """Called once before the first request. ``rng`` is this policy's own seeded stream."""
 
     def on_event(self, kind: str, row: int, cluster: Cluster) -> None:
-        """``first_token``, ``joined``, ``finished``, ``rejected`` or ``failed`` happened to request ``row``."""
+        """``first_token``, ``joined``, ``finished``, ``rejected`` or ``failed`` happened to request ``row``.
+
+        ``lost``: the instance it was on died; it is routed anew, or fails next.
+        """
+
+    def on_tick(self, cluster: Cluster) -> Sequence[Action]:
+        """What to change about the cluster now. Only routers and admissions that override it are asked.
+
+        The first time ``tick_ms`` after the first arrival, then every ``tick_ms`` as long as anything happens.
+        """
+        return ()
 
 
 class Router(Policy):
@@ -183,6 +241,10 @@ class Admission(Policy):
 
     def reject_decode(self, request: Request, route: Route, cluster: Cluster) -> str | None:
         """When its KV has arrived at the decode instance (the prefill is then wasted)."""
+        return None
+
+    def retry_after_ms(self, request: Request, cluster: Cluster) -> float | None:
+        """When a client that was just turned away, and will ask again, should do so; None: when it likes to."""
         return None
 
 

@@ -30,4 +30,5 @@ class Deadline(Admission):
 
     def reject_prefill(self, request: Request, route: Route, cluster: Cluster) -> str | None:
         first_token_ms = cluster.now_ms + self._prefill_ms.pop(request.row)
-        return "ttft" if first_token_ms > request.arrival_ms + cluster.ttft_slo_ms else None
+        slo_ms = request.ttft_slo_ms or cluster.ttft_slo_ms
+        return "ttft" if first_token_ms > request.arrival_ms + slo_ms else None

@@ -50,6 +50,8 @@ class MooncakeStore(Eviction):
 
     def expire(self, now_ms: float, pinned: Container[int]) -> Sequence[int]:
         stored = len(self._written) + len(self._read)
+        if not stored:
+            return ()  # of a node that holds nothing, perhaps for lack of room
         use = stored / self._capacity
         if use <= self.high:
             return ()

@@ -25,10 +25,10 @@ UNTIL_COMPLETIONS = 20  # an EWMA of fewer decode times is not used
 EWMA_WEIGHT = 0.1  # of the newest decode time; the first ten count alike
 
 
-def prefill_reason(route: Route, cluster: Cluster) -> str | None:
-    """``ttft`` when the predicted TTFT exceeds its SLO."""
+def prefill_reason(request: Request, route: Route, cluster: Cluster) -> str | None:
+    """``ttft`` when the predicted TTFT exceeds its SLO, the request's own where it has one."""
     assert route.ttft_ms is not None, "the harness fills predictions in"
-    return "ttft" if route.ttft_ms / cluster.ttft_slo_ms > 1 else None
+    return "ttft" if route.ttft_ms / (request.ttft_slo_ms or cluster.ttft_slo_ms) > 1 else None
 
 
 class Batches(NamedTuple):
@@ -54,11 +54,15 @@ class Batches(NamedTuple):
         tokens[route.decode] += request.input_tokens + 1
         return Batches(requests, tokens)
 
-    def reason(self, cluster: Cluster, only: int | None = None) -> str | None:
-        """Why the mean load of the decode pool, or that of the instance ``only``, exceeds 1; None if it does not."""
+    def reason(self, cluster: Cluster, request: Request, only: int | None = None) -> str | None:
+        """Why the mean load of the decode pool, or that of the instance ``only``, exceeds 1; None if it does not.
+
+        By the TBT SLO of ``request``, where it has its own.
+        """
         busy = np.flatnonzero(self.requests) if only is None else np.array([only])
+        busy = busy[cluster.is_decode[busy]]  # one that takes no more requests has no load to tell
         among = np.count_nonzero(cluster.is_decode) if only is None else 1
-        step = cluster.step_ms(self.requests, self.tokens)[busy] / cluster.tbt_slo_ms
+        step = cluster.step_ms(self.requests, self.tokens)[busy] / (request.tbt_slo_ms or cluster.tbt_slo_ms)
         fill = self.tokens[busy] / cluster.vram_tokens[busy]
         if np.maximum(step, fill).sum() / among <= 1:
             return None
@@ -76,11 +80,11 @@ class Baseline(Admission):
     name = "baseline"
 
     def reject(self, request: Request, route: Route, cluster: Cluster) -> str | None:
-        return prefill_reason(route, cluster)
+        return prefill_reason(request, route, cluster)
 
     def reject_decode(self, request: Request, route: Route, cluster: Cluster) -> str | None:
         batches = decoding_and_waiting(cluster).with_candidate(request, route)
-        return batches.reason(cluster, only=route.decode)
+        return batches.reason(cluster, request, only=route.decode)
 
 
 @dataclass
@@ -95,10 +99,10 @@ class Early(Baseline):
     recheck: bool = False
 
     def reject(self, request: Request, route: Route, cluster: Cluster) -> str | None:
-        reason = prefill_reason(route, cluster)
+        reason = prefill_reason(request, route, cluster)
         if reason or not cluster.is_decode.any():  # in a prefill-only study nothing decodes
             return reason
-        return self.batches(route, cluster).with_candidate(request, route).reason(cluster)
+        return self.batches(route, cluster).with_candidate(request, route).reason(cluster, request)
 
     def reject_decode(self, request: Request, route: Route, cluster: Cluster) -> str | None:
         return super().reject_decode(request, route, cluster) if self.recheck else None

@@ -43,7 +43,7 @@ def resolved(capsys: pytest.CaptureFixture[str], *words: str) -> Setup:
         (["replya"], "replay"),
         (["replay", "no-such-trace.jsonl"], "no such file"),
         (["replay", "conversation-lik"], "did you mean 'conversation-like'"),
-        (["replay", TRACE, "--cluster", "16M"], "coupled"),
+        (["replay", TRACE, "--cluster", "8P+4M"], "mixes coupled instances"),
         (["replay", TRACE, "--speedup", "0"], "speedup: must be"),
         (["replay", TRACE, "--speedup", "fast"], "speedup: expected a number"),
         (["replay", TRACE, "--slo", "ttft"], "lacks its value"),

@@ -54,20 +54,50 @@ def test_reading_a_trace_that_is_read_already_has_no_effect_and_is_refused(setti
         replay(Trace.of([(0, 600, 2, [1, 2])]), **setting)
 
 
+BUSY = ["-p", "queue-cap:limit=1", "--speedup", "4"]  # some are turned away
+SESSIONS = ("slo_classes", "client_loop", "client_think_speedup")
+COUPLED = ["--cluster", "2M"]
+SMALL = ["--pool", "5"]  # blocks: seven prompts of three blocks do not fit
 EFFECTS = {  # option: its value, and what else makes it count
     "cluster": ("1P+2D", []),
     "model": ("half.toml", []),
     "node": ("h800", []),
     "engine": ("none", []),
     "pool_blocks": ("8", []),
+    "pool_scope": ("local", ["-p", "kvcache-centric"]),
+    "ssd_blocks": ("40", SMALL),
+    "ssd_read_gbytes_per_s": ("9", [*SMALL, "--ssd", "40", "--pool-scope", "local", "-p", "round-robin"]),
+    "ssd_write_gbytes_per_s": ("0.5", [*SMALL, "--ssd", "40"]),
     "touch_order": ("head-first", ["--pool", "7"]),
     "vram_tokens": ("20000", []),
     "nic_gbytes_per_s": ("1", []),
+    "nic_core_gbytes_per_s": ("1", []),
+    "prefill_group": ("3", []),
+    "prefill_chunk": ("200", []),
+    "prefill_layers": ("serialised", []),
+    "dram_gbytes_per_s": ("3", ["--prefill-layers", "serialised"]),
+    "decode_load_gbytes_per_s": ("2", []),
+    "decode_preemption": ("recompute", ["--vram", "4600"]),
+    "schedule": ("one-at-a-time", COUPLED),
+    "step_tokens": ("1600", COUPLED),
+    "sequences": ("2", COUPLED),
+    "prefix_cache": ("off", COUPLED),
+    "events": ("900ms:fail:prefill:0", []),
+    "faults_requests": ("fail", ["--event", "900ms:fail:decode:0"]),
+    "warm_from": ("t.jsonl", []),
     "tbt_metric": ("max", ["--slo", "tbt:35ms"]),
     "first_gap": ("exclude", []),
     "speedup": ("3", []),
     "view": ("delayed:2s", []),
     "estimate_error": ("0.5", []),
+    "slo_classes": ("1=ttft:1ms", []),
+    "client_retries": ("2", BUSY),
+    "client_backoff_ms": ("100ms", [*BUSY, "--retries", "2"]),
+    "client_backoff_factor": ("4", [*BUSY, "--retries", "2"]),
+    "client_jitter": ("0.5", [*BUSY, "--retries", "2"]),
+    "client_loop": ("closed", []),
+    "client_think_speedup": ("3", ["--loop", "closed"]),
+    "client_patience_ms": ("800ms", ["--speedup", "4"]),
     "seed": ("4", ["-p", "random"]),
     "block_tokens": ("1024", []),
     "timestamp_unit": ("us", []),
@@ -103,11 +133,13 @@ def test_every_option_of_the_setup_changes_the_result(tool: Tool, name: str) -> 
     Path("half.toml").write_text(HALF, encoding="utf-8")
     # prompts of 1,500 tokens: 3 blocks of 512, and 2 of 1,024; seven different prompts, again and again
     rows = [line(40 * i, 1500, 20 + i, i * i % 13 * 10) for i in range(60)]
+    if name in SESSIONS:
+        rows = [row | {"session_id": i % 3, "priority": i % 2, "delay": 70.0} for i, row in enumerate(rows)]
     plain = trace = written("t.jsonl", rows)
     if name == "block_tokens":
         trace = written("wide.jsonl", [row | {"hash_ids": row["hash_ids"][:2]} for row in rows])
     value, more = EFFECTS[name]
-    common = more if name == "cluster" else ["--cluster", "3P+2D", *more]
+    common = more if name == "cluster" or "--cluster" in more else ["--cluster", "3P+2D", *more]
     assert outcome(tool, trace, *common, SETUP_FLAGS[name][0][0], value) != outcome(tool, plain, *common)
 
 

@@ -49,6 +49,12 @@ def tiny_columns() -> dict[str, Any]:
         "kv_arrival_ps": (9_000, 12_000, None, None),
         "join_ps": (9_000, 20_009, None, None),
         "second_token_ps": (20_009, 32_030, None, None),
+        # no fetch; the streams of a and b start with their prefills and take 9 and 4 ms (alone: 9 and 2.5)
+        "fetch_start_ps": (None,) * 4,
+        "fetch_end_ps": (None,) * 4,
+        "fetch_ideal_ps": (None,) * 4,
+        "stream_start_ps": (0, 8_000, 10_000, None),
+        "stream_ideal_ps": (9_000, 2_500, None, None),
         "end_ps": (44_053, 44_053, 14_000, 6_000),
     }
     columns: dict[str, Any] = {
@@ -60,6 +66,9 @@ def tiny_columns() -> dict[str, Any]:
         "fetched_tokens": (0, 0, 0, 0),
         "computed_tokens": (8, 2, 4, 0),
         "prefill_ps": (8 * MS, 2 * MS, 4 * MS, 0),
+        "lost_ps": (0,) * 4,
+        "lost_tokens": (0,) * 4,
+        "attempts": (1,) * 4,
     }
     columns |= {name: np.array(values, np.int64) for name, values in whole.items()}
     columns |= {

@@ -206,7 +206,7 @@ def test_mooncake_turns_with_a_delay_alone_follow_their_session_in_file_order(tm
     np.testing.assert_array_equal(trace.delay_ms, [3, np.nan, 5, 1.5, 40])
     assert trace.request_ids() == ("1", "0", "2", "3", "4")
     assert any("3 later turns have a delay and no timestamp" in notice for notice in trace.notices)
-    assert any("a replay goes by the arrival times alone" in notice for notice in trace.notices)
+    assert any("a replay goes by the arrival times, but in a closed loop" in notice for notice in trace.notices)
 
 
 def test_text_ids_are_numbered_by_first_appearance_and_the_metadata_says_so(tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ class Scene:
     def fetch_ms(self, tokens: Ints, holder: int) -> Floats:
         return np.asarray(tokens * 0.01)
 
+    def loadable_tokens(self, request: Request) -> Ints:
+        return self.cached_tokens(request)
+
+    def load_ms(self, tokens: Ints) -> Floats:
+        return np.where(np.asarray(tokens) > 0, np.inf, np.where(self.is_prefill, 0.0, np.inf))
+
     def prefill_ms(self, request: Request, cached: Ints) -> Floats:
         computed = np.maximum(request.input_tokens - cached, 1)
         return np.where(self.is_prefill, computed * 1.0, np.inf)

@@ -14,10 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.cli.scenario import FIRST_RUN
-from mooncake_bench.cli.sizes import SIZES, check_warmup, resolve_sizes
+from mooncake_bench.cli.sizes import check_warmup, resolve_sizes, without_sizes
 from mooncake_bench.errors import SetupError, TraceError
 from mooncake_bench.sim.parsing import parse_slo
-from mooncake_bench.sim.setup import LIVE, READING, Setup, fields_from, flatten, settings, toml_lines
+from mooncake_bench.sim.setup import (
+    COUPLED,
+    LIVE,
+    READING,
+    RETRIES,
+    SSD_RATES,
+    UNCOUPLED,
+    Setup,
+    fields_from,
+    flatten,
+    settings,
+    toml_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,8 +67,7 @@ class Plan:
 
     def draft(self) -> Setup:
         """The setup of the first policy before sizes are resolved, enough to load the trace. Raises SetupError."""
-        ready = {name: value for name, value in self.values.items() if name not in SIZES}
-        return Setup(**ready, policy=self.policies[0])
+        return Setup(**without_sizes(self.values), policy=self.policies[0])
 
     def setups(self, block_tokens: int) -> list[Setup]:
         """One setup a policy, sizes resolved for a trace of this block size. Raises SetupError for a bad value."""
@@ -76,6 +87,8 @@ def resolve_plan(trace: str | None, given: Mapping[str, Any]) -> Plan:
     plan.update(*assigned)
     plan.update(trace, given.get("policy") or (), flags)
     plan.asked = frozenset([*flags, *assigned[2]])
+    if plan.values.get("warm_from"):
+        plan.values["warm_from"] = _warm(plan.values["warm_from"], given.get("out"))
     if plan.trace is None:
         _first_run(plan)
     plan.policies = plan.policies or [Setup().policy]
@@ -90,6 +103,13 @@ def refuse_idle_options(plan: Plan, given: Mapping[str, Any]) -> None:
     idle = [name for name in LIVE if name in plan.asked and plan.values.get("cost", Setup().cost) != "live"]
     if idle:
         raise SetupError(f"{_flag(idle[0])}: no effect without --cost live; add that, or drop this")
+    _refuse_idle_roles(plan, str(cluster))
+    idle = [name for name in SSD_RATES if name in plan.asked and not plan.values.get("ssd_blocks")]
+    if idle:
+        raise SetupError(f"{_flag(idle[0])}: no effect without --ssd; add that, or drop this")
+    if "faults_requests" in plan.asked and "fail" not in str(plan.values.get("events")):
+        raise SetupError("--fault-requests: no effect without a fail event; add --event, or drop this")
+    _refuse_idle_clients(plan)
     if given.get("run_dir") and len(plan.policies) > 1:
         raise SetupError(f"--run-dir: holds one run, but {len(plan.policies)} policies are given; use --out DIR")
     if given.get("run_dir") and given.get("out") and not given.get("from_run"):
@@ -104,6 +124,25 @@ def refuse_idle_options(plan: Plan, given: Mapping[str, Any]) -> None:
         idle = [flag for flag, name in _RUN_ONLY.items() if given.get(name) and flag not in locates]
         if idle:
             raise SetupError(f"{idle[0]}: no effect with --dry-run, which replays nothing; drop one of the two")
+
+
+def _refuse_idle_clients(plan: Plan) -> None:
+    """How clients come back, where they do not."""
+    idle = next((name for name in RETRIES if name in plan.asked), None)
+    if idle is not None and not plan.values.get("client_retries"):
+        raise SetupError(f"{_flag(idle)}: no effect without --retries; add that, or drop this")
+    if "client_think_speedup" in plan.asked and plan.values.get("client_loop") != "closed":
+        raise SetupError("--think-speedup: no effect without --loop closed; add that, or drop this")
+
+
+def _refuse_idle_roles(plan: Plan, cluster: str) -> None:
+    """What one kind of instances has no use for; a setup refuses it where it is not at its default."""
+    coupled = "m" in {group.partition("@")[0].strip("[] ")[-1:].lower() for group in cluster.split("+")}
+    idle = next((name for name in (UNCOUPLED if coupled else COUPLED) if name in plan.asked), None)
+    if idle is not None:
+        raise SetupError(f"{_flag(idle)}: no effect on cluster {cluster}; drop it, or choose another --cluster")
+    if coupled and "touch_order" in plan.asked and plan.values.get("prefix_cache") == "off":
+        raise SetupError("--touch-order: no effect with --prefix-cache off; drop one of the two")
 
 
 def _check_name(name: str | None) -> None:
@@ -133,6 +172,11 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     check_warmup(setup, selected)
     _check_split(given.get("by"), selected)
     _check_tbt(plan, selected, setup)
+    if setup.warm_from is not None:
+        from mooncake_bench.sim.replay import SIMULATOR_VERSION
+        from mooncake_bench.sim.warm import source_of
+
+        source_of(setup, trace.block_tokens, SIMULATOR_VERSION)
     if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
         notices.append("--seed has no effect here: none of these policies draws random numbers")
     return notices
@@ -253,6 +297,22 @@ def plan_toml(trace: str, setups: Sequence[Setup]) -> str:
     return toml_lines(values)
 
 
+def _warm(reference: str, out: Path | None) -> str:
+    """A trace as it was named; a run, however it was named, as its folder. Raises ResultError for one that is none."""
+    from mooncake_bench.results.store import MANIFEST, OUT, resolve_runs
+    from mooncake_bench.trace import bundled_names
+
+    path = Path(reference)
+    if path.is_file() or (path / MANIFEST).is_file() or reference in bundled_names():
+        return reference
+    if path.suffix and not reference.isdecimal():
+        return reference  # a file that is not there: reading it says so
+    folders = resolve_runs([reference], out or OUT)
+    if len(folders) != 1:
+        raise SetupError(f"--warm-from {reference}: means {len(folders)} runs; name one of them")
+    return str(folders[0])
+
+
 def _first_run(plan: Plan) -> None:
     taken = {name: value for name, value in FIRST_RUN.values.items() if name not in plan.values}
     plan.values = taken | plan.values
@@ -278,7 +338,7 @@ def _dotted(name: str) -> str:
 
 
 def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: given[name] for name in SETUP_FLAGS if given.get(name) is not None}
+    values = {name: given[name] for name in SETUP_FLAGS if given.get(name) not in (None, [])}
     slos = [parse_slo(text) for text in given.get("slo") or ()]
     for slo in slos:
         for name, value in slo.items():

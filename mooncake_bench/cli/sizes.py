@@ -6,20 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.errors import SetupError, nearest
 from mooncake_bench.sim.parsing import Size, parse_size, parse_slo
-from mooncake_bench.sim.setup import Setup, settings
+from mooncake_bench.sim.setup import SSD_RATES, Setup, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mooncake_bench.trace import Trace
 
-SIZES = {"pool_blocks": "blocks", "vram_tokens": "tokens"}  # setup field -> its unit, also that of a bare number
+# setup field -> its unit, also that of a bare number
+SIZES = {"pool_blocks": "blocks", "ssd_blocks": "blocks", "vram_tokens": "tokens"}
 
 
 SHORT = {
     "pool": "pool_blocks",
+    "ssd": "ssd_blocks",
+    "ssd_read": "ssd_read_gbytes_per_s",
+    "ssd_write": "ssd_write_gbytes_per_s",
     "vram": "vram_tokens",
     "nic": "nic_gbytes_per_s",
+    "nic_core": "nic_core_gbytes_per_s",
     "block_size": "block_tokens",
     "column": "columns",
     "start": "start_ms",
@@ -51,6 +56,11 @@ def _text(slo: Any) -> str:
     if not isinstance(slo, str):
         raise SetupError(f"slo: expected text such as 'ttft:30s,tbt:100ms', got {slo!r}")
     return slo
+
+
+def without_sizes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Setup fields that mean something before the trace's block size is known."""
+    return {name: value for name, value in values.items() if name not in SIZES and name not in SSD_RATES}
 
 
 def resolve_sizes(values: Mapping[str, Any], block_tokens: int) -> dict[str, Any]:

@@ -10,6 +10,12 @@ With n computed tokens, p cached ones, S = n p + n^2/2, a batch of B sequences a
                          for a dense model), KV reads
 (E3) engine    + o_pre a prefill, + o_dec a decode step           CPU launch and sampling: of the engine, not the GPU
 (E4) transfer  bytes / bandwidth                                  the start-up latency is 0
+(E6) a coupled step of n tokens of k prompts that start, S of their attention, beside B sequences that decode
+     B = 0     E(n, S) + k o_pre
+     else      max(E(n + B, S), f(B) + c S) + c_d T + o_dec + k o_pre
+                         one matrix product takes all n + B tokens and reads the weights once; o_pre is work done for a
+                         prompt (k = 0 for a later chunk of one), o_dec for a step of the batch. The form under which
+                         `calibrate fit --served` finds the overheads of an engine
 
 Only + - * / and sqrt are used: other roots and powers differ between mathematical libraries in the last bit.
 """
@@ -69,6 +75,8 @@ class EngineOverhead:
 class AnalyticCost(CostModel):
     """E1 to E4, one set of coefficients an instance."""
 
+    broadcasts = True
+
     def __init__(
         self,
         coefficients: Sequence[Coefficients],
@@ -114,6 +122,7 @@ class AnalyticCost(CostModel):
         self._half_c = c * 0.5
         self._b = np.array([c.prefill_token_ms for c in self.coefficients])
         self._late = bool(self._h.any())
+        self._attend: dict[tuple[float, int], int] = {}
 
     def _set_decode(self) -> None:
         extra = self.overhead.decode_ms
@@ -153,6 +162,40 @@ class AnalyticCost(CostModel):
         if late is not None:
             time += late
         return time
+
+    def prefill_overhead_ps(self, instance: int) -> int:
+        """o_pre [ps]."""
+        return to_ps(self.overhead.prefill_ms)
+
+    def prefills_ps(self, instance: int, parts: Sequence[tuple[int, int]]) -> int:
+        """E of E1 over all parts + o_pre for each [ps]."""
+        if len(parts) == 1:
+            return self.prefill_ps(instance, *parts[0])
+        attended = sum(n * p + 0.5 * (n * n) for n, p in parts)
+        time = self._products_ms(instance, sum(n for n, _ in parts)) + self._prefill[instance][3] * attended
+        return to_ps(time + len(parts) * self.overhead.prefill_ms)
+
+    def chunks_ps(self, instance: int, batch: int, chunks: Sequence[int], starting: int) -> int:
+        """E6 but for T and what attention reads of earlier chunks [ps]."""
+        time = self._products_ms(instance, sum(chunks) + batch)
+        if batch:
+            time = max(time + self.overhead.decode_ms, self.decode_ps(instance, batch) / PS_PER_MS)
+        attended = sum(0.5 * (n * n) for n in chunks)
+        return to_ps(time + self._prefill[instance][3] * attended + starting * self.overhead.prefill_ms)
+
+    def attend_ps(self, instance: int, chunk: int) -> int:
+        """c times the chunk: what each earlier token adds [ps]."""
+        key = (self._prefill[instance][3], chunk)
+        found = self._attend.get(key)
+        if found is None:
+            found = self._attend[key] = to_ps(key[0] * chunk)
+        return found
+
+    def _products_ms(self, instance: int, tokens: int) -> float:
+        """E of E1 without attention and o_pre [ms]."""
+        m2, b2, o, _, h, w2 = self._prefill[instance]
+        n2 = float(tokens * tokens)
+        return sqrt(m2 + b2 * n2) + (o - self.overhead.prefill_ms) + h * n2 / (n2 + w2)
 
     def decode_ps(self, instance: int, batch: int) -> int:
         """f(B) of E2 + o_dec [ps]."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class CostModel(ABC):
     vram_tokens: IntColumn
     """(N,) tokens of KVCache that fit in each instance's GPU memory."""
 
+    broadcasts: ClassVar[bool] = False
+    """Whether :meth:`prefill_ms` takes (M, N) columns too, M questions an instance."""
+
     def __post_init__(self) -> None:
         if not self.error_short:
             object.__setattr__(self, "error_short", self.error)
@@ -79,6 +82,38 @@ class CostModel(ABC):
 
         An empty batch gets the price of an empty step: a caller to whom it means "no step" masks it.
         """
+
+    def prefill_overhead_ps(self, instance: int) -> int:
+        """What of every prefill is the engine's own time, whatever its size: 0 where that is not known [ps]."""
+        return 0
+
+    # steps of coupled instances; a model that knows its own overheads says more exactly
+
+    def prefills_ps(self, instance: int, parts: Sequence[tuple[int, int]]) -> int:
+        """One step of several prompts, each of (computed, prefix) tokens, engine overhead of each included [ps].
+
+        One prompt alone takes :meth:`prefill_ps`; here, several take what one of their tokens and attention would.
+        """
+        if len(parts) == 1:
+            return self.prefill_ps(instance, *parts[0])
+        computed = sum(n for n, _ in parts)
+        attended = sum(n * p + n * n / 2 for n, p in parts)
+        return self.prefill_ps(instance, computed, max(0, round(attended / computed - computed / 2)))
+
+    def chunks_ps(self, instance: int, batch: int, chunks: Sequence[int], starting: int) -> int:
+        """A step of chunks of prompts beside ``batch`` decoding sequences, all but what its contexts add [ps].
+
+        ``starting`` of the chunks are the first of their prompts. Add :meth:`attend_ps` times the tokens before each
+        chunk, and :meth:`token_ps` times the batch's contexts.
+        """
+        alone = self.prefill_ps(instance, sum(chunks) + batch, 0)
+        return max(alone, self.decode_ps(instance, batch)) if batch else alone
+
+    def attend_ps(self, instance: int, chunk: int) -> int:
+        """What each token before a chunk of so many tokens adds to its step [ps]."""
+        far = 8192
+        more = self.prefill_ps(instance, chunk, far) - self.prefill_ps(instance, chunk, 0)
+        return max(0, round(more / far))
 
 
 def to_ps(ms: float) -> int:

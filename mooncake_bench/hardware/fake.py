@@ -20,11 +20,14 @@ class FakeCost(CostModel):
     Every number is settable, for all instances at once or one by one. Times in ms.
     """
 
+    broadcasts = True
+
     def __init__(
         self,
         instances: int = 16,
         *,
         prefill_constant_ms: PerInstance = 0.0,
+        prefill_overhead_ms: float = 0.0,
         computed_token_ms: PerInstance = 1.0,
         prefix_token_ms: PerInstance = 0.0,
         step_constant_ms: PerInstance = 10.0,
@@ -48,6 +51,7 @@ class FakeCost(CostModel):
             nic_bytes_per_s=float_column(nic_bytes_per_s, instances),
             vram_tokens=int_column(vram_tokens, instances),
         )
+        self._overhead_ps = to_ps(prefill_overhead_ms)  # how much of prefill_constant is the engine's
         self._prefill = [float_column(x, instances) for x in (prefill_constant_ms, computed_token_ms, prefix_token_ms)]
         self._step = [float_column(x, instances) for x in (step_constant_ms, step_sequence_ms)]
         self._prefill_rows = list(zip(*(column.tolist() for column in self._prefill), strict=True))
@@ -64,6 +68,24 @@ class FakeCost(CostModel):
         """(N,) the same [ms]."""
         constant, per_computed, per_prefix = self._prefill
         return constant + per_computed * computed + per_prefix * prefix
+
+    def prefill_overhead_ps(self, instance: int) -> int:
+        """prefill_overhead, which prefill_constant holds [ps]."""
+        return self._overhead_ps
+
+    def prefills_ps(self, instance: int, parts: Sequence[tuple[int, int]]) -> int:
+        """The sum of the prompts' own prefills [ps]."""
+        return sum(self.prefill_ps(instance, *part) for part in parts)
+
+    def chunks_ps(self, instance: int, batch: int, chunks: Sequence[int], starting: int) -> int:
+        """The batch's step, if any, + computed_token a chunk token + prefill_constant a prompt that starts [ps]."""
+        constant, per_computed, _ = self._prefill_rows[instance]
+        time = to_ps(per_computed * sum(chunks) + constant * starting)
+        return time + self.decode_ps(instance, batch) if batch else time
+
+    def attend_ps(self, instance: int, chunk: int) -> int:
+        """prefix_token [ps]."""
+        return to_ps(self._prefill_rows[instance][2])
 
     def decode_ps(self, instance: int, batch: int) -> int:
         """step_constant + step_sequence * batch [ps]."""

@@ -38,6 +38,17 @@ class Link:
         return (self.latency_ms or 0.0) + transferred_bytes / self.gbytes_per_s / 1e6
 
 
+HOST_LINKS = {"a800": "a800-h2d", "a100": "a800-h2d", "h100": "h100-h2d", "h800": "h100-h2d", "h200": "h100-h2d"}
+"""The link between a bundled node's DRAM and its GPUs: A800 and A100 have the same PCIe, and so have the others."""
+HOST_LINK = "a800-h2d"
+"""Of any other node: the one that was measured."""
+
+
+def host_gbytes_per_s(node: str) -> float:
+    """Bandwidth between a node's DRAM and its GPUs, each way [1e9 bytes/s]."""
+    return load_link(HOST_LINKS.get(node, HOST_LINK)).gbytes_per_s
+
+
 def link_names() -> list[str]:
     """Bundled links, in the order of their file."""
     return list(read_toml(_FILE))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from mooncake_bench.hardware.analytic import EngineOverhead
     from mooncake_bench.hardware.architecture import Architecture
     from mooncake_bench.hardware.cost import Column, FloatColumn
     from mooncake_bench.hardware.presets import Engine, Model, Node
@@ -55,6 +56,11 @@ class Shard:
         self._prefill = buckets.Surface(self._prefill_corner, buckets.COMPUTED, buckets.PREFIX, "a prefill of tokens")
         self._step = buckets.Surface(self._step_corner, buckets.BATCH, (0,), "a decode batch of")
         self._slope: tuple[float, float] | None = None
+
+    @property
+    def overhead(self) -> EngineOverhead:
+        """What the engine adds to a prompt and to a step."""
+        return self._engine
 
     @property
     def token_ms(self) -> float:
@@ -133,6 +139,24 @@ class LiveCost(CostModel):
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) the same [ms]."""
         return self._gathered(lambda shard, mine: shard.prefill(computed[mine], prefix[mine]))
+
+    def prefill_overhead_ps(self, instance: int) -> int:
+        """o_pre [ps]."""
+        return to_ps(self._shards[instance].overhead.prefill_ms)
+
+    def prefills_ps(self, instance: int, parts: Sequence[tuple[int, int]]) -> int:
+        """Composed as the base does: a prefill of all the tokens, and the overhead of the other prompts [ps]."""
+        more = (len(parts) - 1) * to_ps(self._shards[instance].overhead.prefill_ms)
+        return super().prefills_ps(instance, parts) + more
+
+    def chunks_ps(self, instance: int, batch: int, chunks: Sequence[int], starting: int) -> int:
+        """Composed: a prefill of chunks and decoding tokens together, at least the batch's own step [ps]."""
+        overhead = self._shards[instance].overhead
+        time = self.prefill_ps(instance, sum(chunks) + batch, 0) + (starting - 1) * to_ps(overhead.prefill_ms)
+        if not batch:
+            return time
+        time += to_ps(overhead.decode_ms)
+        return max(time, self.decode_ps(instance, batch) + starting * to_ps(overhead.prefill_ms))
 
     def decode_ps(self, instance: int, batch: int) -> int:
         """f(B) + o_dec [ps]. Raises SetupError where a shape cannot be run."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from mooncake_bench.errors import PolicyError
-from mooncake_bench.plugins.catalogue import discover, pick
+from mooncake_bench.plugins.catalogue import discover, file_of, pick
 from mooncake_bench.plugins.load import PolicyClass, choose, load_file
 from mooncake_bench.plugins.spec import Part, parse
 
@@ -80,6 +80,7 @@ class _Shelf:
     """The policies one SPEC may use; each file is run once, and only when needed."""
 
     def __init__(self, policy_dirs: Sequence[Path]) -> None:
+        self._dirs = policy_dirs
         self._named = cache(partial(discover, policy_dirs))
         self._file = cache(load_file)
 
@@ -87,7 +88,10 @@ class _Shelf:
         if part.is_file:
             path = Path(part.target)
             return choose(self._file(path), part.class_name, path)
-        return pick(part.target, self._named())
+        where = file_of(part.target, self._dirs)
+        if where is None:
+            return pick(part.target, self._named())
+        return next(policy for policy in self._file(where) if policy.name == part.target)
 
 
 def _by_kind(parts: list[_Chosen], spec: str) -> dict[str, _Chosen]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,27 @@ def pick(name: str, found: Mapping[str, PolicyClass]) -> PolicyClass:
             f"unknown policy {name!r}{hint}; `mooncake-bench policies list` shows all; a policy file's name ends in .py"
         )
     return found[name]
+
+
+def file_of(name: str, policy_dirs: Sequence[Path] = ()) -> Path | None:
+    """The file in a searched folder that defines the policy called ``name``; None where ``find`` has more to say.
+
+    Which file has which name is remembered while no file changes: a study that builds a policy for each of its runs
+    runs that policy's file anew, so that no state is shared, and leaves the others alone.
+    """
+    paths = [path for folder in _folders(policy_dirs) for path in sorted(folder.glob("*.py"))]
+    facts = [(path, path.stat()) for path in paths]
+    seen = tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in facts)
+    return _index(seen, tuple(policy_dirs)).get(name)
+
+
+@lru_cache(maxsize=16)
+def _index(seen: tuple[tuple[Path, int, int], ...], policy_dirs: tuple[Path, ...]) -> dict[str, Path]:
+    """Names that one usable policy has, and nothing unusable: in which file of a folder."""
+    found = discover(policy_dirs)
+    broken = {policy.name for policy in found.values() if policy.error}
+    files = {path for path, _, _ in seen}
+    return {name: policy.file for name, policy in found.items() if policy.file in files and policy.name not in broken}
 
 
 def _everything(policy_dirs: Sequence[Path]) -> Iterator[PolicyClass]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mooncake_bench.report.notices import fold
+from mooncake_bench.results.coupled import is_coupled
 from mooncake_bench.results.headline import headline
 from mooncake_bench.results.split import split
 from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, rate, share, significant, size
@@ -57,6 +58,8 @@ def report(comparison: Comparison, by: str | None = None) -> Report:
     sheets = [_sheet(comparison, order, *content) for content in SHEETS]
     sheets[REQUESTS_AT] = _with_reasons(sheets[REQUESTS_AT], comparison, order)
     sheets[TOKENS_AT] = _with_first_gap(sheets[TOKENS_AT], comparison, order)
+    if any(is_coupled(run.manifest["setup"]) for run in comparison.runs):
+        sheets[POOLS_AT] = replace(sheets[POOLS_AT], notes=(*sheets[POOLS_AT].notes, BUSY_COUPLED))
     if len(order) > 1:
         sheets.append(_paired(comparison, order))
     if by is not None:
@@ -169,7 +172,10 @@ SHEETS: tuple[tuple[str, tuple[Column, ...], str], ...] = (
         "anti-phase",
     ),
 )
-REQUESTS_AT, TOKENS_AT = (next(i for i, sheet in enumerate(SHEETS) if sheet[1] is each) for each in (REQUESTS, TOKENS))
+REQUESTS_AT, TOKENS_AT, POOLS_AT = (
+    next(i for i, sheet in enumerate(SHEETS) if sheet[1] is each) for each in (REQUESTS, TOKENS, POOLS)
+)
+BUSY_COUPLED = "coupled instances: P busy in steps of prompts alone, D busy in steps that decode; together: busy"
 
 
 def _sheet(comparison: Comparison, order: Sequence[int], title: str, columns: Sequence[Column], note: str) -> Sheet:

@@ -206,6 +206,10 @@ def clock(ms: float) -> str:
 # ---- turns
 
 
+def _closed_loop(gap: str | None) -> str:
+    return "is possible: every further turn has its delay" if gap is None else f"is not possible: {gap}"
+
+
 def _turns(facts: Facts) -> list[Sheet]:
     early, sessions = facts["early_turns"], facts["sessions"]
     if early["parents"] is None or not early["turns"]:
@@ -223,5 +227,6 @@ def _turns(facts: Facts) -> list[Sheet]:
         f"early: before the answer to the turn before, taken to need {duration(early['assumed_ttft_ms'])} and "
         f"{duration(early['assumed_tbt_ms'])} a token",
         "no user could have sent an early turn: replaying faster is not the same as more users",
+        f"a closed loop (replay --loop closed) {_closed_loop(facts['closed_loop']['gap'])}",
     )
     return [Sheet("Turns that arrive before the answer they follow", ("replayed at", "early", "of turns"), rows, notes)]

@@ -9,7 +9,7 @@ from mooncake_bench import spool
 from mooncake_bench.results.facts import Facts, arrived
 from mooncake_bench.results.gaps import PS_PER_MS
 from mooncake_bench.results.records import TOO_LARGE
-from mooncake_bench.results.words import counted, decimal, share
+from mooncake_bench.results.words import counted, decimal, duration, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 MANY_UNMEASURED = 0.05  # share of one-token answers above which a TBT says little
 FEW = 100  # completions below which a p99 is one request
 FARTHEST = 10  # times this run's speedup beyond which an estimate from it says little
-ADMIT_ALL = "accept-all"
+EVENTS = 6  # shown on their own
+REASONS = 4  # to fail, shown on their own
+ATTEMPTS = 6  # of which rejections are shown
+ADMIT_ALL = ("accept-all", "elastic")
 # For runs whose manifest does not name its admission, the SPEC has to.
 ADMISSIONS = ("baseline", "early", "predictive", "predictive-request", "queue-cap", "deadline")
 
@@ -51,7 +54,9 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
     elif completed < FEW:
         yield f"{label}: only {counted(completed, 'request')} completed; a p99 is then one request"
     if failed:
-        yield f"{label}: {counted(failed, 'request')} failed: {TOO_LARGE} (--vram, --cluster)"
+        yield from _failures(run)
+    yield from _retries(run)
+    yield from _events(run)
     if (unmeasured := _number(values, "n_tbt_unmeasured")) > MANY_UNMEASURED * completed:
         yield f"{label}: {counted(unmeasured, 'completed request')} without a token gap; their TBT is not judged"
     if left_out := int(reached.sum() - offered):
@@ -61,12 +66,64 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
         )
     if offered and never_fired(run):
         yield f"{label}: its admission never turned a request away; {pools(run)}{advice(run)}"
+    if completed and never_evicted(run):
+        yield f"{label}: no cache gave up or refused a block: more DRAM cannot help"
+
+
+def _events(run: Run) -> Iterator[str]:
+    """What happened to instances, and what that cost."""
+    cluster, counters = run.manifest["cluster"], run.manifest["counters"]
+    events = cluster.get("events", [])
+    if events:
+        shown = "; ".join(f"at {duration(float(f'{time:.6g}'))} {words}" for time, words in events[:EVENTS])
+        more = f"; and {len(events) - EVENTS:,} more (run.json)" if len(events) > EVENTS else ""
+        yield f"{run.label}: {shown}{more}"
+    if lost := counters.get("fault_lost_requests"):
+        fate = "failed with it" if run.manifest["setup"].get("faults.requests") == "fail" else "routed anew"
+        spent = (Facts(run.manifest, run).sum("lost_prefill_ms") or 0.0) / 1000
+        on = f"{counted(lost, 'request')} on an instance that failed, {fate}"
+        yield f"{run.label}: {on}; {spent:,.3g} s of prefill lost"
+    if missed := cluster.get("events_missed"):
+        yield f"{run.label}: {counted(missed, 'event')} did not happen: nothing else was left to happen by then"
+
+
+def _failures(run: Run) -> Iterator[str]:
+    """Why requests failed, the most frequent reasons first."""
+    found = Facts(run.manifest, run).failures()
+    for reason, count in found[:REASONS]:
+        hint = " (--vram, --cluster)" if reason == TOO_LARGE else ""
+        yield f"{run.label}: {counted(count, 'request')} failed: {reason}{hint}"
+    if more := sum(count for _, count in found[REASONS:]):
+        yield f"{run.label}: {counted(more, 'request')} failed for other reasons (reject_reason)"
+
+
+def _retries(run: Run) -> Iterator[str]:
+    """How many requests were turned away at their first attempt, at their second, and so on."""
+    retries = run.manifest["setup"].get("client.retries", 0)
+    if not retries:
+        return
+    rejections = Facts(run.manifest, run).column("rejections")
+    most = int(rejections.max(initial=0))
+    if not most:
+        yield f"{run.label}: no request was turned away, so --retries {retries} changed nothing"
+        return
+    shown = [
+        f"{int((rejections >= attempt).sum()):,} at attempt {attempt}" for attempt in range(1, most + 1)[:ATTEMPTS]
+    ]
+    yield f"{run.label}: turned away: {', '.join(shown)}{', …' if most > ATTEMPTS else ''}"
 
 
 def never_fired(run: Run) -> bool:
     """True when a policy that may reject rejected nothing in the whole run."""
     rejected = run.manifest["counts"]["rejected"]
-    return not rejected and admission(run) not in (None, ADMIT_ALL)
+    return not rejected and admission(run) not in (None, *ADMIT_ALL)
+
+
+def never_evicted(run: Run) -> bool:
+    """True when every block found room in its cache in the whole run, so that larger ones would have done the same."""
+    counters, sizes = run.manifest["counters"], run.manifest["cluster"].get("pool_blocks") or {}
+    untouched = counters.get("evictions") == 0 and counters.get("refused_blocks") == 0
+    return untouched and any(sizes.values())
 
 
 def admission(run: Run) -> str | None:

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mooncake_bench import spool
+from mooncake_bench.results.coupled import busy_spans, is_coupled
 from mooncake_bench.results.gaps import PS_PER_MS, PooledGaps
 from mooncake_bench.results.spooled import numbers
 from mooncake_bench.results.steps import Segments, Stays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -50,6 +51,7 @@ def arrived(manifest: Mapping[str, Any], requests: pa.Table) -> Bools:
     if manifest["status"] != "interrupted":
         return np.ones(len(requests), np.bool_)
     decided: Bools = requests.column("prefill_instance").is_valid().to_numpy()
+    decided |= pc.greater(requests.column("rejections"), 0).fill_null(False).to_numpy()  # one will ask again
     return decided | ~_is(requests.column("status"), "unfinished")
 
 
@@ -126,6 +128,12 @@ class Facts:
     def _words(self, name: str, word: str) -> Bools:
         return self._of_counted(name, word, lambda name: _is(self._tables.requests.column(name), word))
 
+    def begins(self, name: str, start: str) -> Bools:
+        """Where a column of words begins like this; null does not."""
+        column = self._tables.requests.column(name)
+        begun: Bools = pc.starts_with(column, start).fill_null(False).to_numpy()[self.counted]
+        return begun
+
     def true(self, name: str) -> Bools:
         """Where a column of truths says true; null is not."""
         column = self._tables.requests.column
@@ -195,6 +203,12 @@ class Facts:
         groups = [Rejections(*group) for group in zip(*counts, strict=True)]
         return sorted(groups, key=lambda group: (-group.requests, group.stage, group.reason))
 
+    def failures(self) -> list[tuple[str, int]]:
+        """Why requests failed, and how many, most frequent first."""
+        table = self._tables.requests.select(["status", "reject_reason"]).filter(pa.array(self.counted))
+        found = table.filter(pc.field("status") == "failed").column("reject_reason").value_counts().to_pylist()
+        return sorted(((each["values"], each["counts"]) for each in found), key=lambda each: (-each[1], each[0]))
+
     # time
 
     @cached_property
@@ -254,24 +268,59 @@ class Facts:
         """Share of the arrival span that the instances of a pool (``prefill`` or ``decode``) spend working."""
         if self.arrival_span_ms is None or self.first_arrival_ms is None or self.last_arrival_ms is None:
             return None
-        busy = 0.0
-        for start, end in self._prefill_spans() if pool == "prefill" else self._decode_spans():
-            inside = np.minimum(end, self.last_arrival_ms) - np.maximum(start, self.first_arrival_ms)
-            busy += np.maximum(inside, 0).sum()
-        instances = int(self.manifest["cluster"][f"{pool}_instances"])
-        return float(busy / (self.arrival_span_ms * instances)) if instances else None
+        if pool == "decode":
+            busy = self._inside(self._decode_spans())
+        elif is_coupled(self.manifest["setup"]):
+            busy = max(self._inside([self._busy_spans()]) - self._inside(self._decode_spans()), 0.0)
+        else:
+            busy = self._inside(self._prefill_spans())
+        available = self._instance_ms(pool)
+        return float(busy / available) if available else None
+
+    def _instance_ms(self, pool: str) -> float:
+        """How long its instances were there within the arrival span, all together."""
+        first, last, cluster = self.first_arrival_ms or 0.0, self.last_arrival_ms or 0.0, self.manifest["cluster"]
+        sizes = cluster.get("pool_sizes")  # where some failed or changed their role
+        if not sizes:
+            return float((last - first) * int(cluster[f"{pool}_instances"]))
+        column = 1 if pool == "prefill" else 2
+        until = [*(row[0] for row in sizes[1:]), last]
+        spans = ((min(end, last) - max(row[0], first), row[column]) for row, end in zip(sizes, until, strict=True))
+        return float(sum(max(span, 0.0) * size for span, size in spans))
+
+    def _inside(self, spans: Iterable[tuple[Floats, Floats]]) -> float:
+        """How much of some spans, some at a time, lies within the arrival span."""
+        first, last = self.first_arrival_ms or 0.0, self.last_arrival_ms or 0.0
+        return sum(float(np.maximum(np.minimum(end, last) - np.maximum(start, first), 0).sum()) for start, end in spans)
+
+    def _busy_spans(self) -> tuple[Floats, Floats]:
+        """When coupled instances have requests."""
+        horizon_ms, table = float(self.manifest["horizon_ms"]), self._tables.requests
+        arrival, waited, queue, end, attempts, instance = (
+            table.column(name).to_numpy()
+            for name in ("arrival_ms", "retry_wait_ms", "queue_ms", "end_ms", "attempts", "prefill_instance")
+        )
+        since = np.where(attempts > 1, arrival + waited + queue, arrival)
+        there = ~np.isnan(instance) & ~np.isnan(since) & (arrival <= horizon_ms)
+        until = np.where(np.isnan(end), horizon_ms, end)
+        return busy_spans(instance[there], since[there], until[there])[1:]
 
     def _prefill_spans(self) -> Iterator[tuple[Floats, Floats]]:
         horizon_ms, requests = float(self.manifest["horizon_ms"]), self._tables.requests
+        nodes = int(self.manifest["setup"].get("prefill.group", 1))
         for part in spool.parts(len(requests)):
             some = requests.slice(part.start, part.stop - part.start)
-            arrival, queue, fetch, spent = (
-                some.column(f"{name}_ms").to_numpy() for name in ("arrival", "queue", "fetch", "prefill")
+            arrival, waited, queue, fetch, spent = (
+                some.column(f"{name}_ms").to_numpy() for name in ("arrival", "retry_wait", "queue", "fetch", "prefill")
             )
-            start = arrival + queue + fetch
+            start = arrival + np.nan_to_num(waited) + queue + fetch
             ran = ~np.isnan(start)
+            if nodes > 1:  # a pipeline is as busy as one of its stages
+                node_ms = some.column("prefill_gpu_ms").to_numpy() - some.column("lost_prefill_ms").to_numpy()
+                spent = np.minimum(node_ms / nodes, horizon_ms - start)
             end = np.where(np.isnan(spent), horizon_ms, start + spent)
             yield start[ran], end[ran]
+            yield _lost_spans(some, nodes)
 
     def _decode_spans(self) -> Iterator[tuple[Floats, Floats]]:
         for part in spool.parts(len(self.segments)):
@@ -292,6 +341,20 @@ class Facts:
         """One of the simulator's own counters, over the whole run."""
         value: int | float | None = self.manifest["counters"].get(name)
         return value
+
+
+def _lost_spans(requests: pa.Table, nodes: int) -> tuple[Floats, Floats]:
+    """Prefill of attempts that came to nothing, as if each request's had ended just before its last attempt began.
+
+    That of a request that failed ended when it did, at the latest. An instance of several nodes is taken for as long as
+    each of them.
+    """
+    lost, arrival, waited, end = (
+        requests.column(f"{name}_ms").to_numpy() for name in ("lost_prefill", "arrival", "retry_wait", "end")
+    )
+    there = lost > 0
+    until = np.where(_is(requests.column("status"), "failed"), end, arrival + waited)[there]
+    return until - lost[there] / nodes, until
 
 
 def _arrays(table: pa.Table) -> dict[str, Ints]:

@@ -115,7 +115,7 @@ class _Work:
         skip = int(exclude_first)
         covered = _covered(stays)
         segments = segments[covered]
-        self.durations = segments.durations_ps()
+        self.step_gaps = segments.gaps_ps()
         self.include_first = not exclude_first
         opens = np.flatnonzero(stays.opens)
         counts = np.add.reduceat(stays.steps, opens) - skip if len(opens) else opens
@@ -152,13 +152,13 @@ class _Work:
     def cells(self, begin: int, end: int) -> Ints:
         """The gaps of some requests, one row each, in token order, padded at the end."""
         columns = np.arange(int(self.count[end - 1]))
-        cells: Ints = self.durations.take(self.base[begin:end, None] + columns, mode="clip")
+        cells: Ints = self.step_gaps.take(self.base[begin:end, None] + columns, mode="clip")
         cells[columns >= self.length[begin:end, None]] = PADDING
         if self.include_first:
             cells[:, 0] = self.gap_ps[begin:end]
         low, high = np.searchsorted(self.later_place, (begin, end))
         for place, column, start, stop, gap in self.later[low:high]:
-            cells[place - begin, column : column + stop - start] = self.durations[start:stop]
+            cells[place - begin, column : column + stop - start] = self.step_gaps[start:stop]
             cells[place - begin, column] = gap
         return cells
 
@@ -214,7 +214,8 @@ def _between(lower: Floats, upper: Floats, share: Floats) -> Floats:
 class PooledGaps:
     """All token gaps of some requests as one weighted distribution, without listing them.
 
-    A gap is a step that the request took part in, except that the first of a stay began before it (``gap_ps``).
+    A gap is a step that the request took part in, with the pause before it; but the first of a stay began before
+    that (``gap_ps``).
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class PooledGaps:
         weights[np.cumsum(segments.steps) - segments.steps] -= self._joining[part]
         there = weights > 0
         if there.any():
-            yield segments.durations_ps()[there], weights[there]
+            yield segments.gaps_ps()[there], weights[there]
 
     def mean_ms(self) -> float | None:
         """Mean gap; None when there is none."""

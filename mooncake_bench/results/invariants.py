@@ -13,7 +13,8 @@ import numpy as np
 
 from mooncake_bench import spool
 from mooncake_bench.errors import InvariantError
-from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STATUSES, UNFINISHED, routed
+from mooncake_bench.results.coupled import busy_spans_ps
+from mooncake_bench.results.records import COMPLETED, FAILED, OPTIONAL, REJECTED, STATUSES, UNFINISHED, routed, turns_ps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,7 @@ def check(records: Records) -> None:
     check_clocks(records)
     check_hits(records)
     check_prefill_overlap(records)
+    check_pipelines(records)
     check_stays(records)
     check_outputs(records)
     check_segments(records)
@@ -53,10 +55,18 @@ def _check_fates(raw: _Rows, *, interrupted: bool) -> None:
     status = raw["status"]
     rejected, ended = status == REJECTED, status != UNFINISHED
     _each(rejected == (raw["reject_stage"] > 0), "rejected exactly with a stage", raw, "status", "reject_stage")
-    _each(rejected == (raw["reject_reason"] >= 0), "rejected exactly with a reason", raw, "status", "reject_reason")
+    with_reason = raw["reject_reason"] >= 0
+    fine = (rejected == with_reason) | (status == FAILED)
+    _each(fine, "rejected exactly with a reason, or failed", raw, "status", "reject_reason")
     _each(ended == (raw["end_ps"] >= 0), "an end exactly when it has ended", raw, "status", "end_ps")
     _each((status != COMPLETED) | (raw["first_token_ps"] >= 0), "completed with a first token", raw, "first_token_ps")
-    _each((status != FAILED) | routed(raw), "failed only after routing", raw, "prefill_instance")
+    fine = (status != FAILED) | routed(raw) | with_reason
+    _each(fine, "failed only after routing, or for a reason", raw, "prefill_instance")
+    fine = (raw["attempts"] > 1) | (status == FAILED) | (raw["lost_ps"] == 0)
+    _each(fine, "prefill is lost with an attempt", raw, "attempts", "lost_ps")
+    fine = (raw["attempts"] > 1) | (raw["waited_ps"] == 0)
+    _each(fine, "who waits to come back has come before", raw, "attempts", "waited_ps")
+    _each(raw["rejections"] <= raw["attempts"], "an attempt is rejected once", raw, "attempts", "rejections")
     if not interrupted:
         _each(ended, "every request of a replay that ran to its end has a status", raw, "status")
 
@@ -64,10 +74,10 @@ def _check_fates(raw: _Rows, *, interrupted: bool) -> None:
 def check_clocks(records: Records) -> None:
     """Times in order, and ttft = queue + fetch + prefill with the prefill time that the cost model gave."""
     for part in spool.parts(len(records.replay.trace)):
-        _check_clocks(_Rows(records, part))
+        _check_clocks(_Rows(records, part), coupled=records.replay.setup.coupled)
 
 
-def _check_clocks(raw: _Rows) -> None:
+def _check_clocks(raw: _Rows, *, coupled: bool) -> None:
     for clock in (PREFILL_CLOCK, DECODE_CLOCK):
         for earlier, later in pairwise(clock):
             known = raw[later] >= 0
@@ -75,11 +85,26 @@ def _check_clocks(raw: _Rows) -> None:
             _each(fine, f"{earlier} comes before {later}", raw, earlier, later)
     done = raw["first_token_ps"] >= 0
     spent = raw["first_token_ps"] - raw["start_ps"]
-    fine = ~done | (spent == raw["prefill_ps"])
+    cost = raw["prefill_ps"]
+    if coupled:
+        fine = ~done | (cost <= spent) | (raw["preemptions"] > 0)
+        _each(
+            fine, "prefill takes no less than its share of the steps", raw, "start_ps", "first_token_ps", "prefill_ps"
+        )
+        cost = spent
+    if raw.has("turn_ps"):  # what is still in the later stages of a pipeline may hold it up
+        fine = ~done | ((cost <= spent) & (raw["turn_ps"] <= cost))
+        _each(fine, "a pipeline takes no less than an empty one", raw, "first_token_ps", "prefill_ps", "turn_ps")
+        cost = spent
+    fine = ~done | (spent == cost)
     _each(fine, "prefill lasts as long as its cost", raw, "start_ps", "first_token_ps", "prefill_ps")
-    queue, fetch = raw["head_ps"] - raw["arrival_ps"], raw["start_ps"] - raw["head_ps"]
+    waited = raw["waited_ps"]
+    queue, fetch = raw["head_ps"] - raw["arrival_ps"] - waited, raw["start_ps"] - raw["head_ps"]
+    fine = (waited >= 0) & ((raw["head_ps"] < 0) | (queue >= 0))
+    _each(fine, "an attempt queues after it has come", raw, "arrival_ps", "waited_ps", "head_ps")
     ttft = raw["first_token_ps"] - raw["arrival_ps"]
-    _each(~done | (ttft == queue + fetch + raw["prefill_ps"]), "ttft is the sum of its parts", raw, *PREFILL_CLOCK)
+    fine = ~done | (ttft == waited + queue + fetch + cost)
+    _each(fine, "ttft is the sum of its parts", raw, "waited_ps", *PREFILL_CLOCK)
     ended = raw["end_ps"] >= 0
     for name in (*PREFILL_CLOCK, *DECODE_CLOCK):
         _each(~ended | (raw[name] <= raw["end_ps"]), f"{name} is not after the end", raw, name, "end_ps")
@@ -101,27 +126,77 @@ def _check_hits(raw: _Rows, block_tokens: int) -> None:
     _each(exact, "hit_tokens = min(hit_blocks * block, input)", raw, "hit_tokens", "hit_blocks", "input_tokens")
     computed = raw["computed_tokens"] == np.maximum(1, tokens - hits)
     _each(~ran | computed, "computed = max(1, input - hit)", raw, "computed_tokens", "hit_tokens", "input_tokens")
-    fine = (raw["fetched_tokens"] >= 0) & (raw["fetched_tokens"] <= hits)
+    fetched = raw["fetched_tokens"]  # of no use where what comes before was dropped with the request that promised it
+    fine = (fetched >= 0) & ((fetched <= hits) | (hits + fetched <= tokens))
     _each(fine, "fetched tokens are hits", raw, "fetched_tokens", "hit_tokens")
+    if raw.has("loaded_tokens"):
+        loaded = raw["loaded_tokens"]
+        fine = (loaded >= 0) & (loaded <= hits) & ((loaded + fetched <= hits) | (hits + fetched <= tokens))
+        _each(fine, "loaded tokens are hits", raw, "loaded_tokens", "fetched_tokens", "hit_tokens")
 
 
 def check_prefill_overlap(records: Records) -> None:
     """An instance prefills one request at a time, and only a prefill instance does."""
-    raw = records.replay.columns
-    rows = np.flatnonzero(raw["start_ps"] >= 0)
-    instance = raw["prefill_instance"][rows].astype(np.int64)
+    rows, instance, start, spent = _prefills(records)
     wrong = (instance < 0) | (instance >= len(records.replay.is_prefill))
     if wrong.any() or not records.replay.is_prefill[instance].all():
         raise InvariantError("a request was prefilled on an instance that does not prefill")
-    order = np.lexsort((raw["first_token_ps"][rows], raw["start_ps"][rows], instance))
-    rows, instance = rows[order], instance[order]
-    end = raw["start_ps"][rows] + raw["prefill_ps"][rows]
-    clash = (instance[1:] == instance[:-1]) & (raw["start_ps"][rows][1:] < end[:-1])
+    end = start + spent
+    if records.replay.setup.coupled:
+        _check_shares(records, instance, spent)
+        return
+    order = np.lexsort((end, start, instance))
+    rows, instance, start, end = rows[order], instance[order], start[order], end[order]
+    clash = (instance[1:] == instance[:-1]) & (start[1:] < end[:-1])
     if clash.any():
         at = int(np.argmax(clash))
         raise InvariantError(
             f"prefill instance {instance[at]} ran two prefills at once: rows {rows[at]} (until {end[at]} ps) "
-            f"and {rows[at + 1]} (from {raw['start_ps'][rows[at + 1]]} ps)"
+            f"and {rows[at + 1]} (from {start[at + 1]} ps)"
+        )
+
+
+def _check_shares(records: Records, instance: Ints, spent: Ints) -> None:
+    """Prefills on a coupled instance share the time in which it has requests."""
+    size = len(records.replay.is_prefill)
+    shares, busy = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    np.add.at(shares, instance, spent)
+    where, since, until = busy_spans_ps(records)
+    np.add.at(busy, where, until - since)
+    if (shares > busy).any():
+        at = int(np.argmax(shares > busy))
+        raise InvariantError(
+            f"coupled instance {at} spent {shares[at]} ps on prefills, and had requests for {busy[at]}"
+        )
+
+
+def _prefills(records: Records) -> tuple[Ints, Ints, Ints, Ints]:
+    """Request row, instance, start and duration of every prefill that ran, those of lost attempts included."""
+    raw, lost = records.replay.columns, records.replay.lost
+    rows = np.flatnonzero(raw["start_ps"] >= 0)
+    found = [rows, raw["prefill_instance"][rows].astype(np.int64), raw["start_ps"][rows], turns_ps(raw)[rows]]
+    if lost:
+        ran = lost["start_ps"] >= 0
+        names = ("request", "prefill_instance", "start_ps", "spent_ps")
+        found = [np.concatenate((some, lost[name][ran])) for some, name in zip(found, names, strict=True)]
+    rows, instance, start, spent = found
+    return rows, instance, start, spent
+
+
+def check_pipelines(records: Records) -> None:
+    """Where prefill instances are groups of nodes, requests leave the last stage in the order in which they entered."""
+    raw = records.replay.columns
+    if "turn_ps" not in raw:
+        return
+    rows = np.flatnonzero(raw["first_token_ps"] >= 0)
+    rows = rows[np.lexsort((raw["start_ps"][rows], raw["prefill_instance"][rows]))]
+    instance, first_token = raw["prefill_instance"][rows], raw["first_token_ps"][rows]
+    overtaken = (instance[1:] == instance[:-1]) & (first_token[1:] < first_token[:-1])
+    if overtaken.any():
+        at = int(np.argmax(overtaken))
+        raise InvariantError(
+            f"prefill instance {instance[at]} let row {rows[at + 1]} overtake row {rows[at]}: first tokens at "
+            f"{first_token[at + 1]} and {first_token[at]} ps"
         )
 
 
@@ -138,16 +213,22 @@ def _check_stays(records: Records, part: slice, *, first: Bools, last: Bools) ->
     _stay(stays, found, "its steps exist")
     if not len(stays):
         return
-    opening, closing = records.segments[stays.first], records.segments[stays.last]
-    _stay(stays, opening.first_step == stays.first_step, "it begins with a segment")
-    _stay(stays, closing.first_step + closing.steps == stays.first_step + stays.steps, "it ends with a segment")
-    _stay(stays, opening.start_ps == stays.join_ps, "its first step starts when it joins")
+    opening, closing = _check_shape(stays, records.segments)
     _stay(stays, records.gap_ps[part] > 0, "tokens follow one another in time")
     agrees = raw["second_token_ps"][stays.request] == opening.start_ps + opening.step_ps
     _stay(stays, ~first | agrees, "its request's second token ends its first step")
     done = raw["status"][stays.request] == COMPLETED
     agrees = raw["end_ps"][stays.request] == closing.end_ps
     _stay(stays, ~(last & done) | agrees, "its request ends with its last step")
+
+
+def _check_shape(stays: Stays, segments: Segments) -> tuple[Segments, Segments]:
+    """They cover whole segments: the first of each stay, and the last."""
+    opening, closing = segments[stays.first], segments[stays.last]
+    _stay(stays, opening.first_step == stays.first_step, "it begins with a segment")
+    _stay(stays, closing.first_step + closing.steps == stays.first_step + stays.steps, "it ends with a segment")
+    _stay(stays, opening.start_ps == stays.join_ps, "its first step starts when it joins")
+    return opening, closing
 
 
 def check_outputs(records: Records) -> None:
@@ -177,6 +258,10 @@ def check_segments(records: Records) -> None:
         _segment(before, ~same | (now.start_ps >= before.end_ps), "the next one starts after its end")
         _segment(some, (some.steps > 0) & (some.batch > 0), "it has steps and a batch")
         _segment(some, replay.is_decode[some.instance], "a decode instance ran it")
+        if replay.setup.coupled:
+            _segment(some, some.batch <= replay.setup.step_limits[1], "its batch is no more than coupled.sequences")
+            if replay.setup.prefix_cache == "on":
+                continue  # contexts share what they have in common; the engine checks its memory at every event
         most = some.tokens + some.batch * some.steps
         _segment(some, most <= replay.vram_tokens[some.instance], "its contexts fit in VRAM")
 
@@ -189,7 +274,13 @@ def check_batches(records: Records) -> None:
     stays, segments = records.stays, records.segments
     everyone = np.ones(len(stays), np.bool_)
     members = stays.taking_part(segments, everyone)
-    contexts = stays.taking_part(segments, everyone, _contexts(records))
+    contexts = stays.taking_part(segments, everyone, _contexts(stays, records.replay.trace.input_tokens))
+    if records.lost_stays is not None and len(records.lost_stays):
+        lost, all_lost = records.lost_stays, np.ones(len(records.lost_stays), np.bool_)
+        _check_shape(lost, segments)
+        members += lost.taking_part(segments, all_lost)
+        tokens = records.replay.trace.input_tokens[records.replay.lost["request"]]
+        contexts += lost.taking_part(segments, all_lost, _contexts(lost, tokens))
     for part in spool.parts(len(segments)):
         some, count = segments[part], members[part]
         tokens = contexts[part] + count * some.first_step
@@ -200,14 +291,14 @@ def check_batches(records: Records) -> None:
         _segment(some, tokens == some.tokens, "its tokens are its members' contexts")
 
 
-def _contexts(records: Records) -> Ints:
+def _contexts(stays: Stays, input_tokens: Ints) -> Ints:
     """Context of each stay's request at its join, less the number of the step that it joined with."""
-    stays, opens = records.stays, records.stays.opens
+    opens = stays.opens
     before = np.cumsum(stays.steps)
     before -= stays.steps
     before -= np.repeat(before[opens], np.diff(np.flatnonzero(opens), append=len(stays)))
     for part in spool.parts(len(stays)):
-        before[part] += records.replay.trace.input_tokens[stays.request[part]] + 1 - stays.first_step[part]
+        before[part] += input_tokens[stays.request[part]] + 1 - stays.first_step[part]
     return before
 
 
@@ -218,7 +309,13 @@ class _Rows:
         self.first = part.start
         self._columns, self._part, self._own = records.replay.columns, part, own or {}
 
+    def has(self, name: str) -> bool:
+        """Whether the replay kept such a column."""
+        return name in self._columns
+
     def __getitem__(self, name: str) -> Ints:
+        if name in OPTIONAL and name not in self._columns:
+            return np.full(self._part.stop - self._part.start, OPTIONAL[name])
         return self._own[name] if name in self._own else self._columns[name][self._part]
 
 

@@ -52,7 +52,8 @@ def build(
         "cluster": {
             "prefill_instances": int(replay.is_prefill.sum()),
             "decode_instances": int(replay.is_decode.sum()),
-            **_gpus([node for _, node in replay.setup.instances]),
+            **_gpus([(node, replay.setup.nodes_of(role)) for role, node in replay.setup.instances]),
+            **_changes(replay),
             "pool_blocks": {replay.setup.instances[i][1]: blocks for i, blocks in replay.pool_blocks.items()},
         },
         "cost": {
@@ -63,6 +64,7 @@ def build(
         },
         "counts": _counts(replay),
         "counters": {key: plain(value) for key, value in replay.counters.items()},
+        **({} if replay.warm is None else {"warm": dict(replay.warm)}),
         "horizon_ms": replay.horizon_ps / PS_PER_MS,
         "percentile_method": "linear",
         "content_sha256": {key: content_sha256(table) for key, table in tables.items()},
@@ -72,11 +74,23 @@ def build(
     }
 
 
-def _gpus(nodes: Sequence[str]) -> dict[str, int | None]:
-    """GPUs of all instances, and of each where they are alike: an instance is a node, served by all its GPUs."""
-    each = {node: load_node(node).gpus for node in dict.fromkeys(nodes)}
-    alike = len(set(each.values())) == 1
-    return {"gpus": sum(each[node] for node in nodes), "gpus_per_instance": each[nodes[0]] if alike else None}
+def _changes(replay: Replay) -> dict[str, Any]:
+    """What happened to instances, and how many of them prefilled and decoded from when on; nothing if nothing did."""
+    if not replay.missed and not replay.happened:
+        return {}
+    sizes = [] if replay.pool_sizes is None else replay.pool_sizes.tolist()
+    return {
+        "events_missed": replay.missed,
+        "events": [[time / PS_PER_MS, words] for time, words in replay.happened],
+        "pool_sizes": [[time / PS_PER_MS, prefill, decode] for time, prefill, decode in sizes],
+    }
+
+
+def _gpus(instances: Sequence[tuple[str, int]]) -> dict[str, int | None]:
+    """GPUs of all instances, and of each where they are alike: an instance is so many nodes, with all their GPUs."""
+    each = {node: load_node(node).gpus for node in {node for node, _ in instances}}
+    gpus = [each[node] * nodes for node, nodes in instances]
+    return {"gpus": sum(gpus), "gpus_per_instance": gpus[0] if len(set(gpus)) == 1 else None}
 
 
 def _policy(replay: Replay) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mooncake_bench.errors import ResultError, nearest
 from mooncake_bench.results.metric import Metric, Number, Value
 from mooncake_bench.results.metrics_requests import LATENCIES, LATENCY_STATISTICS, accounts, distributions, goodput
-from mooncake_bench.results.metrics_system import cache, pools, throughput, work
+from mooncake_bench.results.metrics_system import cache, network, pools, throughput, work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ALIASES", "BY_NAME", "LATENCY_NAMES", "METRICS", "Metric", "Number", "Value", "compute", "find"]
 
 METRICS: tuple[Metric, ...] = (
-    *accounts(), *goodput(), *distributions(), *cache(), *work(), *throughput(), *pools()
+    *accounts(), *goodput(), *distributions(), *cache(), *work(), *throughput(), *pools(), *network()
 )  # fmt: skip
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 ALIASES = {

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mooncake_bench.results.metric import COMPLETED, OFFERED, Metric, ratio
+from mooncake_bench.sim.job import CANCELLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,6 +25,18 @@ def _count(word: str, facts: Facts) -> Computed:
 
 def _rejected_at(stage: str, facts: Facts) -> Computed:
     return int(facts.rejected_at(stage).sum()), facts.offered
+
+
+def _cancelled(facts: Facts) -> Computed:
+    return int(facts.begins("reject_reason", CANCELLED).sum()), facts.offered
+
+
+def _retried(facts: Facts) -> Computed:
+    return int((facts.column("attempts") > 1).sum()), facts.offered
+
+
+def _attempts(facts: Facts) -> Computed:
+    return ratio(facts.sum("attempts"), facts.offered), facts.offered
 
 
 def _share(word: str, facts: Facts) -> Computed:
@@ -52,6 +65,10 @@ def accounts() -> Iterable[Metric]:
         yield count(f"rejected_{stage}_requests", "lower", definition, partial(_rejected_at, stage))
     yield count("failed_requests", "lower", "could not be served at all", partial(_count, "failed"))
     yield count("unfinished_requests", "lower", "had not ended when the replay stopped", partial(_count, "unfinished"))
+    yield count("cancelled_requests", "lower", "of the failed: called off, as by a client that gave up", _cancelled)
+    yield count("retried_requests", "none", "came more than once", _retried)
+    definition = "how often a request came: once, and again after each rejection that its client did not accept"
+    yield Metric("attempts_per_request", "attempts", "lower", OFFERED, definition, _attempts)
     for word, better in (("completed", "higher"), ("rejected", "lower"), ("failed", "lower"), ("unfinished", "lower")):
         yield Metric(f"{word}_ratio", "ratio", better, OFFERED, f"{word} / offered requests", partial(_share, word))
         definition = f"input tokens of {word} / of offered requests"
@@ -138,14 +155,15 @@ def goodput() -> Iterable[Metric]:
 
 
 LATENCIES = {
-    "ttft_ms": "first token - arrival, queueing included",
+    "ttft_ms": "first token - (first) arrival: waits between attempts and queueing included",
     "itl_ms": "all gaps between tokens, pooled (the first one too, unless --first-gap exclude)",
     "tbt_ms": "a request's TBT: the mean of its longest 10 % of token gaps (FAST'25)",
     "tbt_max_ms": "a request's longest token gap",
     "tpot_ms": "(e2e - TTFT) / (output tokens - 1)",
     "e2e_ms": "last token - arrival",
     "first_gap_ms": "first to second token: KV transfer, wait and first step",
-    "queue_ms": "arrival to the head of its prefill queue",
+    "retry_wait_ms": "arrival to that of its last attempt, 0 for most",
+    "queue_ms": "arrival (of its last attempt) to the head of its prefill queue",
     "fetch_ms": "head of the queue to prefill start: waiting for a fetched prefix",
     "prefill_ms": "prefill start to first token",
     "kv_transfer_ms": "first token to the arrival of all KV at the decode instance",

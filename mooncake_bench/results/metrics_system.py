@@ -85,14 +85,19 @@ def _whole_total(column: str, facts: Facts) -> Computed:
     return (None if total is None else int(total)), count
 
 
+def _known_total(column: str, facts: Facts) -> Computed:
+    return facts.sum(column), int(facts.known(column).sum())
+
+
 def _mean_gpu(facts: Facts) -> Computed:
     total, count = _total("prefill_gpu_ms", facts)
     return ratio(total, count), count
 
 
 def _wasted_gpu(facts: Facts) -> Computed:
-    lost = (facts.status("rejected") | facts.status("failed")) & _prefilled(facts)
-    return facts.sum("prefill_gpu_ms", lost) or 0.0, int(lost.sum())
+    lost = facts.status("rejected") | facts.status("failed")
+    wasted = (facts.sum("prefill_gpu_ms", lost) or 0.0) + (facts.sum("lost_prefill_ms", ~lost) or 0.0)
+    return wasted, int(((lost & _prefilled(facts)) | (facts.column("lost_prefill_ms") > 0)).sum())
 
 
 def _wasted_ratio(facts: Facts) -> Computed:
@@ -104,7 +109,7 @@ def work() -> Iterable[Metric]:
     occupied = "time prefills occupied an instance (all its GPUs)"
     yield Metric("prefill_gpu_ms", "ms", "lower", PREFILLED, occupied, partial(_total, "prefill_gpu_ms"))
     yield Metric("mean_prefill_gpu_ms", "ms", "lower", PREFILLED, f"{occupied}, per request", _mean_gpu)
-    wasted = "prefill of requests that were later rejected or failed"
+    wasted = "prefill of requests that were later rejected or failed, and of attempts that came to nothing"
     yield Metric("wasted_prefill_gpu_ms", "ms", "lower", PREFILLED, f"time spent on the {wasted}", _wasted_gpu)
     definition = f"time of the {wasted} / of all prefills"
     yield Metric("wasted_prefill_ratio", "ratio", "lower", PREFILLED, definition, _wasted_ratio)
@@ -112,8 +117,12 @@ def work() -> Iterable[Metric]:
     yield Metric("wasted_prefill_tokens", "tokens", "lower", PREFILLED, f"tokens computed in the {wasted}", function)
     function = partial(_whole_total, "computed_tokens")
     yield Metric("computed_tokens", "tokens", "lower", PREFILLED, "prompt tokens computed, not found", function)
+    definition = "KVCache bytes x time in the memory of the prefill GPUs, loads and stores told apart (prefill.layers)"
+    yield Metric("vram_byte_s", "byte s", "lower", PREFILLED, definition, partial(_known_total, "vram_byte_s"))
     function = partial(_whole_total, "fetched_tokens")
     yield Metric("fetched_tokens", "tokens", "none", PREFILLED, "prompt tokens copied from another instance", function)
+    function = partial(_whole_total, "loaded_tokens")
+    yield Metric("loaded_tokens", "tokens", "none", PREFILLED, "prompt tokens loaded from an SSD", function)
     function = partial(_whole_total, "preemptions")
     yield Metric("preemptions", "times", "lower", OFFERED, "swapped out of a decode batch for lack of VRAM", function)
 
@@ -184,6 +193,35 @@ def _counter(name: str, facts: Facts) -> Computed:
     return facts.counter(name), None
 
 
+def _mean_transfer(column: str, facts: Facts) -> Computed:
+    count = int(facts.known(column).sum())
+    return ratio(facts.sum(column), count), count
+
+
+def _congestion(kind: str, facts: Facts) -> Computed:
+    count = int(facts.known(f"{kind}_actual_ms").sum())
+    return ratio(facts.sum(f"{kind}_actual_ms"), facts.sum(f"{kind}_ideal_ms")), count
+
+
+_TRANSFERS = {
+    "fetch": ("requests that fetched a prefix", "copying a prefix from another prefill instance"),
+    "stream": ("requests whose KVCache reached a decode instance", "sending the KVCache, from the prefill's start"),
+}
+
+
+def network() -> Iterable[Metric]:
+    for kind, (population, what) in _TRANSFERS.items():
+        for column, words in ((f"{kind}_actual_ms", ""), (f"{kind}_ideal_ms", ", were nothing else sent")):
+            function = partial(_mean_transfer, column)
+            yield Metric(f"mean_{column}", "ms", "lower", population, f"mean time of {what}{words}", function)
+        definition = f"sum of the times of {what} / their sum were nothing else sent; 1: no congestion"
+        yield Metric(f"{kind}_congestion_ratio", "ratio", "lower", population, definition, partial(_congestion, kind))
+    definition = "mean time of loading the KVCache into a decode instance's VRAM, behind others on the same link"
+    function = partial(_mean_transfer, "kv_load_ms")
+    yield Metric("mean_kv_load_ms", "ms", "lower", "requests whose KVCache was loaded", definition, function)
+
+
+_STEPS = {"prefill": "of prompts alone", "decode": "that decode"}
 _LOADS = {
     "prefill": "work routed to the pool and not yet done, per instance, / TTFT SLO",
     "decode": "mean over instances of max(step / TBT SLO, context / VRAM)",
@@ -194,6 +232,7 @@ def pools() -> Iterable[Metric]:
     for pool in ("prefill", "decode"):
         name = f"{pool}_utilisation_ratio"
         definition = f"time the {pool} instances are busy / (arrival span x their number)"
+        definition += f"; of coupled ones, in steps {_STEPS[pool]}"
         yield Metric(name, "ratio", "none", POOL, definition, partial(_busy, pool), whole_run=True)
     for pool, meaning in _LOADS.items():
         for statistic, words in (("mean", "mean of: "), ("max", "largest of: "), ("std", "standard deviation of: ")):
@@ -207,5 +246,12 @@ def pools() -> Iterable[Metric]:
         ("fetched_bytes", "bytes", "KV copied between prefill instances"),
         ("streamed_bytes", "bytes", "KV streamed from prefill to decode instances"),
         ("evictions", "blocks", "blocks given up by full pools"),
+        ("demotions", "blocks", "of them, blocks written to an SSD"),
+        ("loads", "times", "loads of a prefix from an SSD into the pool"),
+        ("loads_declined", "times", "loads that would have taken longer than computing"),
+        ("loaded_bytes", "bytes", "KV loaded from SSDs"),
+        ("promotions", "blocks", "loaded blocks that took a slot in the pool"),
+        ("replications", "times", "copies of hot blocks that a policy asked for"),
+        ("replicated_bytes", "bytes", "KV in such copies"),
     ):
         yield Metric(name, unit, "none", RUN, definition, partial(_counter, name), whole_run=True)

@@ -16,7 +16,7 @@ from mooncake_bench.trace.model import NO_SESSION
 from mooncake_bench.trace.stats import ceiling_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mooncake_bench.results.gaps import GapStats
     from mooncake_bench.results.steps import Bools, Floats, Ints
@@ -27,6 +27,19 @@ STATUSES = ("unfinished", "completed", "rejected", "failed")
 STAGES = ("none", "arrival", "prefill", "decode")
 AT_ARRIVAL = 1
 TOO_LARGE = "larger than a decode instance's VRAM"  # the one reason to fail
+TOO_LARGE_COUPLED = "larger than a coupled instance's VRAM"
+
+# replay columns that not every run has, and what one that is not there stands for
+OPTIONAL = {
+    "attempts": 1,
+    "rejections": 0,
+    "waited_ps": 0,
+    "lost_ps": 0,
+    "lost_tokens": 0,
+    "vram_byte_s": np.nan,
+    "kv_load_ps": -1,
+    "loaded_tokens": 0,
+}
 
 REQUESTS = pa.schema(
     [
@@ -67,8 +80,33 @@ REQUESTS = pa.schema(
         ("end_ms", pa.float64()),
         ("session_id", pa.int64()),
         ("priority", pa.int64()),
+        ("attempts", pa.int32()),
+        ("rejections", pa.int32()),
+        ("retry_wait_ms", pa.float64()),
+        ("lost_prefill_ms", pa.float64()),
+        ("fetch_actual_ms", pa.float64()),
+        ("fetch_ideal_ms", pa.float64()),
+        ("stream_actual_ms", pa.float64()),
+        ("stream_ideal_ms", pa.float64()),
+        ("vram_byte_s", pa.float64()),
+        ("kv_load_ms", pa.float64()),
+        ("loaded_tokens", pa.int64()),
     ]
 )
+# columns that runs of earlier versions lack, and what they hold there
+ADDED: dict[str, float | None] = {
+    "attempts": 1,
+    "rejections": None,
+    "retry_wait_ms": 0.0,
+    "lost_prefill_ms": 0.0,
+    "fetch_actual_ms": None,
+    "fetch_ideal_ms": None,
+    "stream_actual_ms": None,
+    "stream_ideal_ms": None,
+    "vram_byte_s": None,
+    "kv_load_ms": None,
+    "loaded_tokens": 0,
+}
 SEGMENTS = pa.schema([(name, pa.int64()) for name in SEGMENT_COLUMNS])
 STAYS = pa.schema([(name, pa.int64()) for name in (*STAY_COLUMNS, "gap_ps")])
 
@@ -88,15 +126,18 @@ class Records:
     stays: Stays
     gap_ps: Ints  # gap that ends with the first step of each stay
     ceiling_tokens: Ints  # infinite-cache prefix; -1: the request was never routed
+    lost_stays: Stays | None = None  # of attempts that came to nothing: ``request`` is an index into ``replay.lost``
 
     @classmethod
     def of(cls, replay: Replay) -> Records:
         """Locate the stays and compute the ceilings. Cheap next to the replay; checks nothing."""
         segments = Segments.of(replay.segments)
-        stays = Stays.of(replay.stays, segments)
+        kept, lost = _kept(replay.stays)
+        stays = Stays.of(kept, segments)
         gap_ps = stays.gap_ps(segments, replay.columns["first_token_ps"])
-        ceiling = ceiling_tokens(replay.trace, np.flatnonzero(routed(replay.columns)))
-        return cls(replay, segments, stays, gap_ps, ceiling)
+        order = np.flatnonzero(routed(replay.columns)) if replay.routings is None else replay.routings
+        ceiling = ceiling_tokens(replay.trace, order, replay.warm_blocks)
+        return cls(replay, segments, stays, gap_ps, ceiling, None if lost is None else Stays.of(lost, segments))
 
     def gap_stats(self) -> GapStats:
         """Token gaps of the completed requests, as the setup's SLO wants them."""
@@ -123,10 +164,24 @@ class Records:
         return pa.table(stays | {"gap_ps": pa.array(self.gap_ps)}, schema=STAYS)
 
 
+def turns_ps(columns: Mapping[str, Any]) -> Any:
+    """How long each prefill kept the next one of its instance waiting: in a pipeline, less than it took."""
+    return columns.get("turn_ps", columns["prefill_ps"])
+
+
 def routed(columns: Columns) -> Bools:
     """Requests that were admitted at arrival and given a prefill instance."""
     there: Bools = (columns["prefill_instance"] >= 0) & (columns["reject_stage"] != AT_ARRIVAL)
     return there
+
+
+def _kept(stays: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints] | None]:
+    """The stays of each request's last attempt; and those of lost attempts, by attempt, if there are any."""
+    if "lost" not in stays:
+        return stays, None
+    last = stays["lost"] == 0
+    kept = {name: stays[name][last] for name in STAY_COLUMNS}
+    return kept, {name: stays[name][~last] for name in STAY_COLUMNS} | {"request": stays["lost"][~last] - 1}
 
 
 class _Columns:
@@ -136,6 +191,8 @@ class _Columns:
         replay = records.replay
         self.replay, self.trace, self.place = replay, replay.trace, rows
         self.raw = {name: column[rows] for name, column in replay.columns.items()}
+        for name, absent in OPTIONAL.items():
+            self.raw.setdefault(name, np.full(rows.stop - rows.start, absent))
         self.ceiling = records.ceiling_tokens[rows]
         self.gaps = gaps[rows]
         self.rows = rows.stop - rows.start
@@ -201,8 +258,10 @@ class _Columns:
     def reject_reason(self) -> pa.Array:
         """Why it was turned away, or could not be served at all."""
         failed = self.raw["status"] == FAILED
-        reason = np.where(failed, len(self.replay.reasons), self.raw["reject_reason"])
-        return _words(reason, (*self.replay.reasons, TOO_LARGE), reason >= 0)
+        given = self.raw["reject_reason"]
+        reason = np.where(failed & (given < 0), len(self.replay.reasons), given)
+        too_large = TOO_LARGE_COUPLED if self.replay.setup.coupled else TOO_LARGE
+        return _words(reason, (*self.replay.reasons, too_large), reason >= 0)
 
     def prefill_instance(self) -> tuple[Ints, Bools]:
         return self.raw["prefill_instance"], self.routed
@@ -227,6 +286,10 @@ class _Columns:
     def fetched_tokens(self) -> tuple[Ints, Bools]:
         return self.raw["fetched_tokens"], self.prefilled
 
+    def loaded_tokens(self) -> tuple[Ints, Bools]:
+        """Of the hits, those that came from the SSD."""
+        return self.raw["loaded_tokens"], self.prefilled
+
     def computed_tokens(self) -> tuple[Ints, Bools]:
         return self.raw["computed_tokens"], self.prefilled
 
@@ -234,16 +297,33 @@ class _Columns:
         return self.ceiling, self.ceiling >= 0
 
     def prefill_gpu_ms(self) -> tuple[Floats, Bools]:
-        return self.raw["prefill_ps"] / PS_PER_MS, self.prefilled
+        spent = self.raw.get("node_ps", self.raw["prefill_ps"]) / PS_PER_MS
+        return spent + self.lost_prefill_ms()[0], self.prefilled | (self.raw["lost_ps"] > 0)
+
+    def lost_prefill_ms(self) -> tuple[Floats, None]:
+        """Of it, what attempts took that came to nothing."""
+        return self.raw["lost_ps"] * self.replay.setup.prefill_group / PS_PER_MS, None  # as much at every stage
+
+    def attempts(self) -> tuple[Ints, None]:
+        return self.raw["attempts"], None
+
+    def rejections(self) -> tuple[Ints, None]:
+        return self.raw["rejections"], None
 
     def wasted_prefill_tokens(self) -> tuple[Ints, Bools]:
         lost = ~self.completed & self.prefilled
-        return np.where(lost, self.raw["computed_tokens"], 0), self.raw["status"] != UNFINISHED
+        wasted = np.where(lost, self.raw["computed_tokens"], 0) + self.raw["lost_tokens"]
+        return wasted, self.raw["status"] != UNFINISHED
 
     # when things happened to it
 
+    def retry_wait_ms(self) -> tuple[Floats, Bools]:
+        """From its arrival to that of its last attempt."""
+        return self.raw["waited_ps"] / PS_PER_MS, self.routed | (self.raw["status"] != UNFINISHED)
+
     def queue_ms(self) -> tuple[Floats, Bools]:
-        return self._span("head", "arrival")
+        head, came = self.raw["head_ps"], self.raw["arrival_ps"] + self.raw["waited_ps"]
+        return (head - came) / PS_PER_MS, head >= 0
 
     def fetch_ms(self) -> tuple[Floats, Bools]:
         return self._span("start", "head")
@@ -256,6 +336,27 @@ class _Columns:
 
     def decode_wait_ms(self) -> tuple[Floats, Bools]:
         return self._span("join", "kv_arrival")
+
+    def kv_load_ms(self) -> tuple[Floats, Bools]:
+        """Of its wait to decode, the load of its KVCache, behind others on the same link."""
+        return self.raw["kv_load_ps"] / PS_PER_MS, self.raw["kv_load_ps"] >= 0
+
+    def vram_byte_s(self) -> tuple[Floats, Bools]:
+        return self.raw["vram_byte_s"], self.prefilled & np.isfinite(self.raw["vram_byte_s"])
+
+    # its transfers: how long they took, and would have taken alone
+
+    def fetch_actual_ms(self) -> tuple[Floats, Bools]:
+        return self._span("fetch_end", "fetch_start")
+
+    def fetch_ideal_ms(self) -> tuple[Floats, Bools]:
+        return self.raw["fetch_ideal_ps"] / PS_PER_MS, self.raw["fetch_end_ps"] >= 0
+
+    def stream_actual_ms(self) -> tuple[Floats, Bools]:
+        return self._span("kv_arrival", "stream_start")
+
+    def stream_ideal_ms(self) -> tuple[Floats, Bools]:
+        return self.raw["stream_ideal_ps"] / PS_PER_MS, self.raw["stream_ideal_ps"] >= 0
 
     # what its user saw: nothing, when it was rejected or failed
 
@@ -283,11 +384,24 @@ class _Columns:
 
     def slo_ttft_ok(self) -> tuple[Bools, Bools]:
         ttft, valid = self.ttft_ms()
-        return ttft <= self.replay.setup.slo_ttft_ms, valid & self.completed
+        return ttft <= self._slo_ms(0), valid & self.completed
 
     def slo_tbt_ok(self) -> tuple[Bools, Bools]:
         judged, valid = _defined(self.gaps.metric_ms(self.replay.setup.tbt_metric))
-        return judged <= self.replay.setup.slo_tbt_ms, valid
+        return judged <= self._slo_ms(1), valid
+
+    def _slo_ms(self, which: int) -> Floats | float:
+        """TTFT (0) or TBT (1) SLO of each request: its class's, or that of all."""
+        setup, priorities = self.replay.setup, self.trace.priority
+        general: float = (setup.slo_ttft_ms, setup.slo_tbt_ms)[which]
+        classes = setup.slo_by_priority
+        if not classes or priorities is None:
+            return general
+        mine = priorities[self.place]
+        limits = np.full(self.rows, general)
+        for priority, slos in classes.items():
+            limits[mine == priority] = slos[which]
+        return limits
 
     def slo_ok(self) -> tuple[Bools, Bools]:
         """Completed within every SLO that could be measured; not known before it has ended."""
@@ -295,7 +409,8 @@ class _Columns:
         return self.completed & ttft & (tbt | ~measured), self.raw["status"] != UNFINISHED
 
     def predicted_ttft_ms(self) -> tuple[Floats, Bools]:
-        return _defined(self.raw["predicted_ttft_ms"])
+        """By its last attempt, from its arrival on."""
+        return _defined(self.raw["predicted_ttft_ms"] + self.raw["waited_ps"] / PS_PER_MS)
 
     def predicted_tbt_ms(self) -> tuple[Floats, Bools]:
         return _defined(self.raw["predicted_tbt_ms"])

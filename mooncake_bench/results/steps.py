@@ -39,20 +39,22 @@ class Segments:
     growth_ps: Ints
     batch: Ints
     tokens: Ints
+    pause_ps: Ints  # since the end of the instance's segment before it; -1: there is none
 
     @classmethod
     def of(cls, columns: Mapping[str, Ints]) -> Segments:
         """Segments in any order, sorted; the very columns when they are in order."""
         if not _in_order(columns["instance"], columns["first_step"]):
             columns = _taken(columns, np.lexsort((columns["first_step"], columns["instance"])), SEGMENT_COLUMNS)
-        return cls(*(np.asarray(columns[name], np.int64) for name in SEGMENT_COLUMNS))
+        found = {name: np.asarray(columns[name], np.int64) for name in SEGMENT_COLUMNS}
+        return cls(**found, pause_ps=_pauses(found))
 
     def __len__(self) -> int:
         return len(self.instance)
 
     def __getitem__(self, at: Any) -> Segments:
         """Some of them: a slice, or their indices in rising order."""
-        return Segments(*(getattr(self, name)[at] for name in SEGMENT_COLUMNS))
+        return Segments(*(getattr(self, name)[at] for name in (*SEGMENT_COLUMNS, "pause_ps")))
 
     @property
     def end_ps(self) -> Ints:
@@ -66,6 +68,17 @@ class Segments:
         place *= np.repeat(self.growth_ps, self.steps)
         place += np.repeat(self.step_ps, self.steps)
         return place
+
+    def gaps_ps(self) -> Ints:
+        """The gap that ends with every single step, for who was there before: its length, and the pause before it.
+
+        A batch pauses on coupled instances only, while they prefill; elsewhere nobody was there before a pause.
+        """
+        gaps = self.durations_ps()
+        first = np.cumsum(self.steps) - self.steps
+        worked = self.steps > 0
+        gaps[first[worked]] += np.maximum(self.pause_ps[worked], 0)
+        return gaps
 
     def find(self, instance: Ints, step: Ints) -> Ints:
         """Index of the segment that holds each (instance, step number); -1 where none does."""
@@ -89,6 +102,19 @@ class Segments:
         for part in spool.parts(len(self)):
             keys[part] = self.instance[part] * (self._most + 1) + self.first_step[part]
         return keys
+
+
+def _pauses(columns: Mapping[str, Ints]) -> Ints:
+    """From the end of each segment's predecessor on its instance to its start; -1 for the first of an instance."""
+    instance, start_ps = columns["instance"], columns["start_ps"]
+    steps, step_ps, growth_ps = columns["steps"], columns["step_ps"], columns["growth_ps"]
+    pauses = spool.full(len(instance), -1, np.int64)
+    for part in spool.parts(max(len(instance) - 1, 0)):
+        before, after = part, slice(part.start + 1, part.stop + 1)
+        ends = start_ps[before] + elapsed_ps(steps[before], step_ps[before], growth_ps[before])
+        same = instance[before] == instance[after]
+        pauses[after] = np.where(same, start_ps[after] - ends, -1)
+    return pauses
 
 
 def _in_order(first: Ints, then: Ints) -> bool:

@@ -20,7 +20,7 @@ from mooncake_bench import spool
 from mooncake_bench.errors import ResultError, nearest
 from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.manifest import FORMAT_VERSION
-from mooncake_bench.results.records import REQUESTS, SEGMENTS, STAYS
+from mooncake_bench.results.records import ADDED, REQUESTS, SEGMENTS, STAYS
 from mooncake_bench.results.spooled import spooled
 from mooncake_bench.results.timeline import TIMELINE
 
@@ -182,13 +182,20 @@ def read_table(folder: Path, name: str, manifest: Mapping[str, Any]) -> pa.Table
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:120]
         raise ResultError(f"{str(path)!r} is damaged ({reason}); replay the run again") from None
-    wrong = [field.name for field in TABLES[name] if not _has(table.schema, field)]
+    later = [field for field in TABLES[name] if field.name in ADDED and field.name not in table.schema.names]
+    wrong = [field.name for field in TABLES[name] if field not in later and not _has(table.schema, field)]
     if wrong:
         raise ResultError(f"{str(path)!r} is damaged: column {wrong[0]!r} is missing or of another type")
     expected = manifest["content_sha256"].get(name)
     if content_sha256(table) != expected:
         raise ResultError(f"{str(path)!r} is not what {MANIFEST} describes (its content hash differs); was it edited?")
+    for field in later:
+        table = table.append_column(field, _repeated(ADDED[field.name], len(table), field.type))
     return table
+
+
+def _repeated(value: float | None, rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _has(schema: pa.Schema, field: pa.Field) -> bool:

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from mooncake_bench import spool
+from mooncake_bench.results.coupled import busy_spans_ps, stalled
 from mooncake_bench.results.gaps import PS_PER_MS
-from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STAGES, routed
+from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STAGES, routed, turns_ps
 from mooncake_bench.results.steps import elapsed_ps
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from mooncake_bench.results.records import Records
     from mooncake_bench.results.steps import Bools, Floats, Ints, Segments
+    from mooncake_bench.sim.replay import Replay
 
 SAMPLES = 2_000
 MOST_CELLS = 4_000_000  # samples x decode instances worked on at once
@@ -103,8 +105,21 @@ class _Clock:
         ends = self.stack(since_ps, until_ps, until_ps)  # sums may wrap around; their difference is exact
         return ends - self.stack(since_ps, until_ps) * self.times_ps
 
-    def busy_ratio(self, spans: Iterable[tuple[Ints, Ints]], servers: int) -> Floats:
-        """Share of each interval that ``servers`` servers spend inside the spans, given some (start, end) at a time.
+    def melting(self, since_ps: Ints, until_ps: Ints, amount: Ints) -> Ints:
+        """At each sample, the sum over the spans of ``amount`` that goes evenly from all at the start to 0."""
+        rate = amount / (until_ps - since_ps)
+        left = np.zeros(self.samples + 1)
+        for edge, sign in ((since_ps, 1.0), (until_ps, -1.0)):
+            np.add.at(left, self.from_time(edge), sign * rate * until_ps)
+        slope = np.zeros(self.samples + 1)
+        for edge, sign in ((since_ps, 1.0), (until_ps, -1.0)):
+            np.add.at(slope, self.from_time(edge), sign * rate)
+        melted = np.cumsum(left[:-1]) - np.cumsum(slope[:-1]) * self.times_ps
+        whole: Ints = np.maximum(np.rint(melted), 0).astype(np.int64)
+        return whole
+
+    def busy_ratio(self, spans: Iterable[tuple[Ints, Ints]], pool: PoolSize) -> Floats:
+        """Share of each interval that the pool's servers spend inside the spans, given some (start, end) at a time.
 
         nan where there is no server.
         """
@@ -112,11 +127,41 @@ class _Clock:
         total = np.zeros(len(edges), np.int64)
         for since_ps, until_ps in spans:
             total += time_since(since_ps, edges) - time_since(until_ps, edges)
-        return np.diff(total) / (self.step_ps * (servers or np.nan))
+        if pool.changes_ps is None:
+            return np.diff(total) / (self.step_ps * (pool.most or np.nan))
+        capacity = np.diff(pool.capacity_ps(edges))
+        return np.diff(total) / np.where(capacity > 0, capacity, np.nan)
 
     def count(self, time_ps: Ints) -> Ints:
         """How many of the times fall in each interval."""
         return np.bincount(self.interval_of(time_ps), minlength=self.samples).astype(np.int64)
+
+
+class PoolSize:
+    """How many instances prefill, or decode: always ``most``, unless some fail or change their role."""
+
+    def __init__(self, replay: Replay, pool: str) -> None:
+        column, mask = (1, replay.is_prefill) if pool == "prefill" else (2, replay.is_decode)
+        self.most = int(mask.sum())
+        changes = replay.pool_sizes
+        self.changes_ps = None if changes is None else changes[:, 0]  # from then on there are so many
+        self._size = np.zeros(0, np.int64) if changes is None else changes[:, column]
+
+    def at(self, times_ps: Ints) -> Floats | float:
+        """At each time; nan for none. One number where it never changes."""
+        if self.changes_ps is None:
+            return self.most or np.nan
+        size = self._size[np.searchsorted(self.changes_ps, times_ps, "right") - 1]
+        return np.where(size > 0, size, np.nan)
+
+    def capacity_ps(self, edges_ps: Ints) -> Ints:
+        """Instance time from the beginning to each edge."""
+        assert self.changes_ps is not None
+        lasts = np.diff(self.changes_ps, append=max(int(edges_ps[-1]), int(self.changes_ps[-1])))
+        before = np.cumsum(self._size * lasts) - self._size * lasts
+        at = np.searchsorted(self.changes_ps, edges_ps, "right") - 1
+        passed: Ints = before[at] + self._size[at] * (edges_ps - self.changes_ps[at])
+        return passed
 
 
 def time_since(moments_ps: Ints, edges_ps: Ints) -> Ints:
@@ -136,16 +181,24 @@ def _prefill_load(records: Records, clock: _Clock) -> Floats:
     replay, work = records.replay, np.zeros(clock.samples, np.int64)
     for raw in _pieces(records):
         ran = raw["start_ps"] >= 0
-        arrival, head, start, spent = (raw[name][ran] for name in ("arrival_ps", "head_ps", "start_ps", "prefill_ps"))
-        work += clock.stack(arrival, start, spent)
+        head, start = (raw[name][ran] for name in ("head_ps", "start_ps"))
+        spent = turns_ps(raw)[ran]
+        work += clock.stack(raw["again_ps"][ran], start, spent)
+        if replay.setup.coupled:  # its steps are shared, and it works at a rate of its own
+            until = np.maximum(raw["first_token_ps"][ran], start + 1)
+            work += clock.melting(start, until, spent)
+            continue
         work += clock.remaining(head, start) + clock.remaining(start, start + spent)
-    return work / (int(replay.is_prefill.sum()) * replay.setup.slo_ttft_ms * PS_PER_MS)
+    instances: Floats | float = PoolSize(replay, "prefill").at(clock.times_ps)
+    load: Floats = work / (instances * replay.setup.slo_ttft_ms * PS_PER_MS)
+    return load
 
 
 def _pieces(records: Records) -> Iterator[dict[str, Ints]]:
-    """The replay's columns, some rows at a time."""
+    """The replay's columns, some rows at a time, and when the attempt came that they show."""
     for part in spool.parts(len(records.replay.trace)):
-        yield {name: column[part] for name, column in records.replay.columns.items()}
+        raw = {name: column[part] for name, column in records.replay.columns.items()}
+        yield raw | {"again_ps": raw["arrival_ps"] + raw.get("waited_ps", 0)}
 
 
 def _decode_state(records: Records, clock: _Clock) -> dict[str, Floats | Ints]:
@@ -157,12 +210,30 @@ def _decode_state(records: Records, clock: _Clock) -> dict[str, Floats | Ints]:
     tokens = segments.tokens[segment] + segments.batch[segment] * step
     share = tokens / replay.vram_tokens[segments.instance[segment]]
     load = np.maximum(step_ms / replay.setup.slo_tbt_ms, share)
-    batch = np.bincount(sample, segments.batch[segment], clock.samples)
+    batch = segments.batch[segment]
+    if replay.setup.coupled:
+        more = _stalled_state(records, clock)
+        sample, load, batch, tokens = map(np.concatenate, zip((sample, load, batch, tokens), more, strict=True))
+    instances = PoolSize(replay, "decode").at(clock.times_ps)
     return {
-        "decode_load_ratio": np.bincount(sample, load, clock.samples) / (int(replay.is_decode.sum()) or np.nan),
-        "decoding_requests": batch.astype(np.int64),
+        "decode_load_ratio": np.bincount(sample, load, clock.samples) / instances,
+        "decoding_requests": np.bincount(sample, batch, clock.samples).astype(np.int64),
         "decoding_tokens": np.bincount(sample, tokens, clock.samples).astype(np.int64),
     }
+
+
+def _stalled_state(records: Records, clock: _Clock) -> tuple[Ints, Floats, Ints, Ints]:
+    """Samples within a prefill step that a batch waits for, and there: load, requests and tokens of the batch.
+
+    The load is that of the step that follows, the tokens the waiting requests' share of that step's.
+    """
+    replay, segments = records.replay, records.segments
+    at, requests = stalled(records)
+    which, sample = _within(clock, segments.start_ps[at] - segments.pause_ps[at], segments.start_ps[at])
+    at, requests = at[which], requests[which]
+    tokens = segments.tokens[at] * requests // segments.batch[at]
+    share = tokens / replay.vram_tokens[segments.instance[at]]
+    return sample, np.maximum(segments.step_ps[at] / PS_PER_MS / replay.setup.slo_tbt_ms, share), requests, tokens
 
 
 def _covered(segments: Segments, clock: _Clock) -> tuple[Ints, Ints]:
@@ -170,13 +241,18 @@ def _covered(segments: Segments, clock: _Clock) -> tuple[Ints, Ints]:
     pairs = []
     for part in spool.parts(len(segments)):
         some = segments[part]
-        first, after = clock.from_time(some.start_ps), clock.from_time(some.end_ps)
-        counts = after - first
-        segment = np.repeat(np.arange(len(some)), counts)
-        sample = np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts) + first[segment]
+        segment, sample = _within(clock, some.start_ps, some.end_ps)
         pairs.append((segment + part.start, sample))
     segment, sample = (np.concatenate(each) for each in zip(*pairs, strict=True))
     return segment, sample
+
+
+def _within(clock: _Clock, since_ps: Ints, until_ps: Ints) -> tuple[Ints, Ints]:
+    """Every pair (span, sample within it)."""
+    first = clock.from_time(since_ps)
+    counts = clock.from_time(until_ps) - first
+    span = np.repeat(np.arange(len(since_ps)), counts)
+    return span, np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts) + first[span]
 
 
 def steps_done(segments: Segments, at: Ints, gone_ps: Ints) -> Ints:
@@ -193,18 +269,29 @@ def steps_done(segments: Segments, at: Ints, gone_ps: Ints) -> Ints:
 def _utilisations(records: Records, clock: _Clock) -> dict[str, Floats]:
     replay, segments = records.replay, records.segments
     decoding = ((some.start_ps, some.end_ps) for part in spool.parts(len(segments)) for some in (segments[part],))
-    return {
-        "prefill_utilisation_ratio": clock.busy_ratio(_busy_prefill(records), int(replay.is_prefill.sum())),
-        "decode_utilisation_ratio": clock.busy_ratio(decoding, int(replay.is_decode.sum())),
-    }
+    decode = clock.busy_ratio(decoding, PoolSize(replay, "decode"))
+    if replay.setup.coupled:
+        prefill = clock.busy_ratio([busy_spans_ps(records)[1:]], PoolSize(replay, "prefill")) - decode
+    else:
+        prefill = clock.busy_ratio(_busy_prefill(records), PoolSize(replay, "prefill"))
+    return {"prefill_utilisation_ratio": prefill, "decode_utilisation_ratio": decode}
 
 
 def _busy_prefill(records: Records) -> Iterator[tuple[Ints, Ints]]:
-    """Start and end of every prefill, ps; one still running when the replay stopped ends there."""
+    """Start and end of every prefill, ps; one still running when the replay stopped ends there.
+
+    What ran before its instance died, or its request was called off, counts.
+    """
+    if lost := records.replay.lost:
+        ran = lost["start_ps"] >= 0
+        yield lost["start_ps"][ran], (lost["start_ps"] + lost["spent_ps"])[ran]
     for raw in _pieces(records):
         ran = raw["start_ps"] >= 0
-        first_token = raw["first_token_ps"][ran]
-        yield raw["start_ps"][ran], np.where(first_token >= 0, first_token, records.replay.horizon_ps)
+        first_token, horizon = raw["first_token_ps"][ran], records.replay.horizon_ps
+        ends = np.where(first_token >= 0, first_token, horizon)
+        if "turn_ps" in raw:  # a pipeline is as busy as its first stage: all have the same work
+            ends = np.minimum(raw["start_ps"][ran] + raw["turn_ps"][ran], horizon)
+        yield raw["start_ps"][ran], ends
 
 
 def _states(records: Records, clock: _Clock) -> dict[str, Ints]:
@@ -215,10 +302,10 @@ def _states(records: Records, clock: _Clock) -> dict[str, Ints]:
     found = {name: np.zeros(clock.samples, np.int64) for name in ("queued", "prefilling", "transferring")}
     found["waiting"] = clock.stack(ends, stays.join_ps[pauses])
     for raw in _pieces(records):
-        arrival, start, first_token, kv, join, end = (
-            raw[f"{name}_ps"] for name in ("arrival", "start", "first_token", "kv_arrival", "join", "end")
+        start, first_token, kv, join, end = (
+            raw[f"{name}_ps"] for name in ("start", "first_token", "kv_arrival", "join", "end")
         )
-        found["queued"] += _between(clock, routed(raw), arrival, start, end)
+        found["queued"] += _between(clock, routed(raw), raw["again_ps"], start, end)
         found["prefilling"] += _between(clock, start >= 0, start, first_token, end)
         found["transferring"] += _between(clock, first_token >= 0, first_token, kv, end)
         found["waiting"] += _between(clock, kv >= 0, kv, join, end)

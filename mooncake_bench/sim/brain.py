@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mooncake_bench.api import Admission, Policy, Route, Router
 from mooncake_bench.errors import PolicyError, SetupError
+from mooncake_bench.hardware.pipeline import PipelinedCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mooncake_bench.api import Bools
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.job import Job
+    from mooncake_bench.sim.tiers import Tiers
     from mooncake_bench.sim.view import View
 
 PS_PER_MS = 1e9
@@ -47,16 +49,27 @@ class Brain:
         self._prefill: frozenset[int] = frozenset()
         self._decode: frozenset[int] = frozenset()
         self.roles_changed(view.is_prefill, view.is_decode)
+        self.dead: frozenset[int] = frozenset()
+        self.tiers: Tiers | None = None  # where prefill nodes have SSDs
+        self._coupled = bool((view.is_prefill & view.is_decode).any())
         self._instances = len(cost.nic_bytes_per_s)
         self._block = view.block_tokens
+        self._pipelined = cost if isinstance(cost, PipelinedCost) and cost.group > 1 else None
         self.reasons: dict[str, int] = {}
         self.orders = overrides(router, Router, "order")
         self.decides_late = overrides(router, Router, "late_decode")
         self._checks_prefill = overrides(admission, Admission, "reject_prefill")
+        self._says_when = overrides(admission, Admission, "retry_after_ms")
         self._checks_decode = overrides(admission, Admission, "reject_decode")
         policies: list[Policy] = [router] if router is admission else [router, admission]  # type: ignore[comparison-overlap]
         self._listeners = [policy for policy in policies if overrides(policy, Policy, "on_event")]
         self.listens = bool(self._listeners) or view.follows
+        self.tickers = [policy for policy in policies if overrides(policy, Policy, "on_tick")]
+
+    @property
+    def prefill_instances(self) -> frozenset[int]:
+        """Those that take requests now."""
+        return self._prefill
 
     def roles_changed(self, prefill: Bools, decode: Bools) -> None:
         """Instances have these roles from now on."""
@@ -103,6 +116,8 @@ class Brain:
         prefill = self._instance(job, prefill, self._prefill, "routed the prefill to")
         if not self._decode:
             decode = -1  # a prefill-only study
+        elif self._coupled:
+            decode = prefill  # whatever the router wants: the KVCache is here
         elif decode is None:
             decode = self.view.lightest_decode()
         else:
@@ -116,6 +131,8 @@ class Brain:
         self.set_hits(job, hits)
         if job.fetch_source is not None:
             job.fetched_tokens = job.hit_tokens - min(job.cached_blocks * self._block, job.input_tokens)
+        if self.tiers is not None:
+            self.tiers.plan(job)
         ttft_ms = self._estimate(job) if ttft_ms is None else self._prediction(job, ttft_ms, "TTFT")
         job.predicted_ttft_ms = ttft_ms
         job.predicted_tbt_ms = tbt_ms = None if tbt_ms is None else self._prediction(job, tbt_ms, "TBT")
@@ -136,6 +153,8 @@ class Brain:
         if not plain or int(choice) not in allowed:
             other = plain and 0 <= int(choice) < self._instances
             reason = "has another role (see is_prefill and is_decode)" if other else "is no instance of this cluster"
+            if other and int(choice) in self.dead:
+                reason = "is dead (it has no role in is_prefill and is_decode, and its times are inf)"
             self._refuse(job, f"it {what} instance {choice!r}, which {reason}")
         return int(choice)
 
@@ -144,7 +163,10 @@ class Brain:
         job.hit_blocks = hits
         job.hit_tokens = min(hits * self._block, job.input_tokens)
         job.computed = max(1, job.input_tokens - job.hit_tokens)
-        job.prefill_ps = self.cost.prefill_ps(job.prefill, job.computed, job.input_tokens - job.computed)
+        prefix = job.input_tokens - job.computed
+        job.prefill_ps = job.turn_ps = self.cost.prefill_ps(job.prefill, job.computed, prefix)
+        if self._pipelined is not None:
+            job.turn_ps = self._pipelined.turn_ps(job.prefill, job.computed, prefix)
 
     def _check_fetch(self, job: Job, choice: Any, lengths: Sequence[int]) -> int:
         """Leading blocks cached once the fetch is done."""
@@ -168,6 +190,9 @@ class Brain:
     def _estimate(self, job: Job) -> float:
         """The harness's prediction for a route without one: queue + fetch + prefill."""
         wait = float(self.view.queue_ms[job.prefill])
+        if job.load is not None:
+            assert self.tiers is not None
+            wait = max(wait, self.tiers.planned_ms(job.load) * self.view.load_factor(job.prefill))
         if job.fetch_source is not None:
             wait += job.fetched_tokens * self.view.fetch_ms_a_token(job.fetch_source, job.prefill)
         return wait + job.prefill_ps / PS_PER_MS * self.view.estimate_factor(job.prefill)
@@ -182,12 +207,29 @@ class Brain:
         """The admission's word when the KV has arrived."""
         return self._ask_admission(self.admission.reject_decode, job, now) if self._checks_decode else None
 
+    def retry_after_ms(self, job: Job, now: int) -> float | None:
+        """When the admission wants to be asked again about a request it turned away."""
+        if not self._says_when:
+            return None
+        self.view.at(now)
+        wait = self._ask(self.admission, job, self.admission.retry_after_ms, job.request, self.view)
+        if wait is None:
+            return None
+        if isinstance(wait, bool) or not isinstance(wait, Real) or not isfinite(wait) or wait < 0:
+            raise PolicyError(
+                f"policy {self.admission.name!r}, request {job.row}: retry_after_ms() returned {wait!r}; "
+                "return a finite time of 0 or more, in ms, or None"
+            )
+        return float(wait)
+
     def _ask_admission(self, check: Callable[..., Any], job: Job, now: int) -> str | None:
         self.view.at(now)
         return self._checked_reason(job, self._ask(self.admission, job, check, job.request, job.route, self.view))
 
     def late_decode(self, job: Job, now: int) -> int:
-        """Where the request decodes, chosen when its prefill has ended."""
+        """Where the request decodes, chosen when its prefill has ended; where it was sent, if nobody else can be."""
+        if not self._decode:
+            return job.decode
         self.view.at(now)
         decode = self._ask(self.router, job, self.router.late_decode, job.request, job.route, self.view)
         if decode is None:
@@ -237,7 +279,9 @@ class Brain:
         raise PolicyError(f"policy {self.router.name!r}, request {job.row}: {what}")
 
 
-def policy_fault(policy: Policy, job: Job | None, error: BaseException) -> PolicyError | SetupError:
+def policy_fault(
+    policy: Policy, job: Job | None, error: BaseException, otherwise: str = "start()"
+) -> PolicyError | SetupError:
     """A policy's own exception as one line: which policy, which request, where in its file.
 
     A SetupError is not its own: the view that it asked could not tell a cost (live kernels without memory, say).
@@ -246,5 +290,5 @@ def policy_fault(policy: Policy, job: Job | None, error: BaseException) -> Polic
         return error
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    when = "start()" if job is None else f"request {job.row}"
+    when = otherwise if job is None else f"request {job.row}"
     return PolicyError(f"policy {policy.name!r}, {when}: it raised {type(error).__name__}: {error}{place}")

@@ -26,6 +26,7 @@ class Listener(Protocol):
     def joined(self, job: Job, now: int) -> None: ...
     def left(self, job: Job, now: int) -> None: ...
     def swapped_out(self, job: Job, now: int) -> None: ...
+    def dismissed(self, job: Job, now: int) -> None: ...
     def stuck(self, job: Job, now: int) -> None: ...
 
 
@@ -38,9 +39,9 @@ class Decoder:
     """
 
     __slots__ = (
-        "batch", "boundary", "columns", "decode_ps", "epoch", "finishes", "growth", "instance", "listener", "members",
-        "plan", "post", "preempted", "segments", "sequence", "start", "stays", "step", "steps", "token_ps", "tokens",
-        "vram", "waiting",
+        "batch", "boundary", "columns", "decode_ps", "epoch", "finishes", "growth", "instance", "leaving", "listener",
+        "members", "plan", "post", "preempted", "segments", "sequence", "start", "stays", "step", "steps", "token_ps",
+        "tokens", "vram", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,12 @@ class Decoder:
         self.members: dict[Job, None] = {}  # in join order
         self.waiting: deque[Job] = deque()
         self.preempted: deque[Job] = deque()
+        self.leaving: list[Job] = []  # members that leave at the next step boundary, however many tokens they lack
+
+    @property
+    def in_line(self) -> list[Job]:
+        """All that have arrived and are in no batch."""
+        return [*self.preempted, *self.waiting]
 
     def arrive(self, job: Job, now: int) -> None:
         """The request's KV is complete: it joins at the first step boundary from ``now`` on."""
@@ -83,6 +90,25 @@ class Decoder:
         if not self.batch:
             self._set_boundary(now, 0)
             return
+        self._hasten(now)
+
+    def dismiss(self, job: Job, now: int) -> bool:
+        """Let a request go before it has all its tokens; whether it has left.
+
+        A member leaves at the first step boundary from ``now`` on, which the listener is told of.
+        """
+        if job in self.members:
+            self.leaving.append(job)
+            self._hasten(now)
+            return False
+        line = self.preempted if job in self.preempted else self.waiting
+        line.remove(job)
+        if self.batch:
+            self._hasten(now)  # who was behind it may fit
+        return True
+
+    def _hasten(self, now: int) -> None:
+        """The stretch ends at the first step boundary from ``now`` on, if not before."""
         gone = now - self.start
         steps = steps_within(gone, self.step, self.growth)
         if elapsed(steps, self.step, self.growth) < gone:
@@ -96,15 +122,40 @@ class Decoder:
         if self.batch and self.plan:
             self._close(now)
         self.start = now
+        if self.leaving:
+            self._dismiss(now)
         if self.batch:
             self._leave(now)
+        if self.waiting or self.preempted or self.tokens + self.batch > self.vram:
+            self._fill(now)
+        self._open(now)
+
+    def _fill(self, now: int) -> None:
+        """Let in who fits, and out who does not."""
         while self.waiting or self.preempted or self.tokens + self.batch > self.vram:
             self._join(now)
             while self.tokens + self.batch > self.vram:
                 self._preempt(now)
             if self.batch:
                 break
-        self._open(now)
+
+    def stop(self, now: int) -> list[Job]:
+        """End the batch within its step, whose tokens are lost, and forget who waits; returns all of them."""
+        if self.batch:
+            self.plan = steps_within(now - self.start, self.step, self.growth)
+            if self.plan:
+                self._close(now)
+        jobs = [*self.members, *self.preempted, *self.waiting]
+        for job in tuple(self.members):
+            self._end_stay(job)
+        self.finishes.clear()
+        self.preempted.clear()
+        self.waiting.clear()
+        self.leaving.clear()
+        self.start, self.step, self.growth, self.plan, self.boundary = now, 0, 0, 0, -1
+        self.epoch += 1  # the pending boundary does not come
+        self.columns.set(self.instance, now, 0, 0, 0, 0, self.steps)
+        return jobs
 
     def _set_boundary(self, time: int, plan: int) -> None:
         self.plan = plan
@@ -121,6 +172,12 @@ class Decoder:
         )  # fmt: skip
         self.steps += steps
         self.tokens += self.batch * steps
+
+    def _dismiss(self, now: int) -> None:
+        jobs, self.leaving = self.leaving, []
+        for job in jobs:
+            self._take_out(job)
+            self.listener.dismissed(job, now)
 
     def _leave(self, now: int) -> None:
         finishes = self.finishes
@@ -148,23 +205,31 @@ class Decoder:
             if self.tokens + job.context + self.batch + 1 > self.vram:
                 return
             queue.popleft()
-            self.batch += 1
-            self.tokens += job.context
-            self.members[job] = None
-            job.joined_ps = now
-            job.joined_step = self.steps
-            self.sequence += 1
-            heappush(self.finishes, (self.steps + job.steps_left, self.sequence, job))
-            self.listener.joined(job, now)
+            self._enter(job, now)
+
+    def _enter(self, job: Job, now: int) -> None:
+        """It is in the batch from the next step on."""
+        self.batch += 1
+        self.tokens += job.context
+        self.members[job] = None
+        job.joined_ps = now
+        job.joined_step = self.steps
+        self.sequence += 1
+        heappush(self.finishes, (self.steps + job.steps_left, self.sequence, job))
+        self.listener.joined(job, now)
 
     def _preempt(self, now: int) -> None:
         """The last joined gives way; its KV moves to DRAM until there is room."""
         job = next(reversed(self.members))
+        self._take_out(job)
+        self.preempted.append(job)
+        self.listener.swapped_out(job, now)
+
+    def _take_out(self, job: Job) -> None:
+        """It leaves the batch before it has all its tokens."""
         self._end_stay(job)
         self.finishes = [entry for entry in self.finishes if entry[2] is not job]
         self.finishes.sort(key=lambda entry: entry[:2])
-        self.preempted.append(job)
-        self.listener.swapped_out(job, now)
 
     def _open(self, now: int) -> None:
         """Start a stretch at the present batch; it lasts to the first finish or to the limit of VRAM."""

@@ -6,25 +6,55 @@ from typing import TYPE_CHECKING
 
 from mooncake_bench.sim import job as status
 from mooncake_bench.sim.decode import Decoder
+from mooncake_bench.sim.loading import LoadingDecoder
 
 if TYPE_CHECKING:
     from mooncake_bench.sim.cluster import Cluster
     from mooncake_bench.sim.job import Job
+    from mooncake_bench.sim.loading import DecodeRules
 
 
 class Decoding:
     """All decode instances, and what they tell."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, rules: DecodeRules | None = None) -> None:
         self.cluster = cluster
+        self.rules = rules
+        self.loads: list[int] = []  # request row and how long its KVCache took into VRAM, ps
         self.state, self.brain = cluster.state, cluster.brain
         self.segments: list[int] = []
         self.stays: list[int] = []
+        self.leaving: dict[Job, str] = {}  # cancelled members that leave at the next step boundary, and why
         self.asked: Job | None = None  # its KV has arrived and the admission is being asked: in no table
-        self.decoders = {
-            i: Decoder(i, cluster.cost, cluster.post_boundary, self, self.state.decode, self.segments, self.stays)
-            for i in self.state.instances_of(self.state.is_decode)
-        }
+        self.decoders: dict[int, Decoder] = {}
+        for instance in self.state.instances_of(self.state.is_decode):
+            self.add(instance)
+
+    def add(self, instance: int) -> None:
+        """An instance decodes that never did."""
+        cluster = self.cluster
+        told = (cluster.cost, cluster.post_boundary, self, self.state.decode, self.segments, self.stays)
+        if self.rules is None:
+            self.decoders[instance] = Decoder(instance, *told)
+            return
+        self.decoders[instance] = LoadingDecoder(
+            instance, *told, rules=self.rules, call_at=cluster.end_transfer_at, note_load=self._loaded
+        )
+
+    def _loaded(self, job: Job, load_ps: int) -> None:
+        self.loads += (job.row, load_ps)
+
+    def take_out_all(self, instance: int, now: int) -> list[Job]:
+        """All that decodes or waits on an instance, which is left empty; steps that are not over are lost."""
+        decoder, state = self.decoders[instance], self.state
+        for job in decoder.in_line:
+            self.cluster.unroute(job)
+        if state.tracked:
+            for job in decoder.in_line:
+                state.waiting.remove(job.row)
+            for job in decoder.members:
+                state.joined.remove(job.row)
+        return decoder.stop(now)
 
     def kv_arrived(self, now: int, job: Job) -> None:
         """All of a request's KVCache is at its decode instance."""
@@ -43,6 +73,16 @@ class Decoding:
         if state.tracked:
             state.waiting.put(job.row, job.decode, now, job.context)
         self.decoders[job.decode].arrive(job, now)
+
+    def cancel(self, job: Job, now: int, reason: str) -> None:
+        """Call off a request whose KV has arrived."""
+        if not self.decoders[job.decode].dismiss(job, now):
+            self.leaving[job] = reason
+            return
+        if self.state.tracked:
+            self.state.waiting.remove(job.row)
+        self.cluster.unroute(job)
+        self.cluster.give_up(job, now, reason)
 
     # decode (what a Decoder tells)
 
@@ -72,6 +112,13 @@ class Decoding:
             self.state.waiting.put(job.row, job.decode, job.kv_arrival_ps, job.context)
         self.state.routed_tokens[job.decode] += job.context
 
+    def dismissed(self, job: Job, now: int) -> None:
+        """It was cancelled, and has left its batch."""
+        if self.state.tracked:
+            self.state.joined.remove(job.row)
+        self._show_batch(job, now)
+        self.cluster.give_up(job, now, self.leaving.pop(job))
+
     def stuck(self, job: Job, now: int) -> None:
         """Even an empty instance has no room for it."""
         if self.state.tracked:
@@ -83,6 +130,9 @@ class Decoding:
     def _tell_of_batch(self, kind: str, job: Job, now: int) -> None:
         """Policies that listen see the batch as it is by now, before its next stretch opens."""
         if self.brain.listens:
-            decoder = self.decoders[job.decode]
-            self.state.decode.set(decoder.instance, now, 0, 0, decoder.batch, decoder.tokens, decoder.steps)
+            self._show_batch(job, now)
             self.brain.tell(kind, job, now)
+
+    def _show_batch(self, job: Job, now: int) -> None:
+        decoder = self.decoders[job.decode]
+        self.state.decode.set(decoder.instance, now, 0, 0, decoder.batch, decoder.tokens, decoder.steps)

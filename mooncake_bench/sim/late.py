@@ -65,6 +65,7 @@ class DelayedView(LateView):
         self._own: deque[tuple[int, int, int, int, int]] = deque()  # time, prefill, decode, its ps, its tokens
         self._own_work, self._own_requests, self._own_tokens = np.zeros((3, state.instances), np.int64)
         self._own_blocks: dict[tuple[int, int], int] = {}  # (instance bit, block): when the router last sent it there
+        self._index.holders.update(index.holders)  # what was there long before: nothing, unless caches start warm
         index.journal = []
         for name in TABLES:
             getattr(state, name).journal = []
@@ -81,7 +82,7 @@ class DelayedView(LateView):
 
     def routed(self, job: Job, now: int) -> None:
         """Show the router's own decision at once."""
-        self._count(own := (now, job.prefill, job.decode, job.prefill_ps, job.input_tokens + 1), +1)
+        self._count(own := (now, job.prefill, job.decode, job.turn_ps, job.input_tokens + 1), +1)
         self._own.append(own)
         ends = now + round(job.predicted_ttft_ms * PS_PER_MS)
         self._picture.promised.put(job.row, job.decode, job.input_tokens + 1, -1, ends)
@@ -161,7 +162,7 @@ class RouterView(LateView):
         self, capacities: Mapping[int, int], state: ClusterState, index: PrefixIndex, *rest: Any, local: bool = False
     ) -> None:
         super().__init__(state, index, *rest, local=local)
-        self._capacities = capacities  # blocks, by instance id
+        self._capacities = dict(capacities)  # blocks, by instance id
         self._stores: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(state.instances)]
         self._queues: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(state.instances)]  # row: prefill ps
         self._decoding: dict[int, Job] = {}
@@ -169,12 +170,12 @@ class RouterView(LateView):
     def routed(self, job: Job, now: int) -> None:
         """Remember where a request was sent, and assume its blocks are kept there."""
         picture, instance = self._picture, job.prefill
-        picture.work_end[instance] = max(int(picture.work_end[instance]), now) + job.prefill_ps
+        picture.work_end[instance] = max(int(picture.work_end[instance]), now) + job.turn_ps
         picture.queue_requests[instance] += 1
         picture.routed_tokens[job.decode] += job.input_tokens + 1
         ends = now + round(job.predicted_ttft_ms * PS_PER_MS)
         picture.promised.put(job.row, job.decode, job.input_tokens + 1, -1, ends)
-        self._queues[instance][job.row] = job.prefill_ps
+        self._queues[instance][job.row] = job.turn_ps
         store, bit = self._stores[instance], 1 << instance
         self._index.apply("stored", bit, job.request.blocks)
         for block in reversed(job.request.blocks):
@@ -195,6 +196,26 @@ class RouterView(LateView):
         if kind != "first_token" and self._decoding.pop(job.row, None) is not None:
             self._count(job, -1, now)
 
+    def moved(self, job: Job, decode: int, now: int) -> None:
+        """It is known to the router, which is told where its request goes instead."""
+        tokens = job.input_tokens + 1
+        if job.row in self._queues[job.prefill]:
+            self._picture.routed_tokens[job.decode] -= tokens
+            self._picture.routed_tokens[decode] += tokens
+            ends = now + round(job.predicted_ttft_ms * PS_PER_MS)
+            self._picture.promised.put(job.row, decode, tokens, -1, ends)
+        elif job.row in self._decoding:
+            self._count(job, -1, now)
+            self._load(decode, +1, tokens, now)
+            self._picture.joined.put(job.row, decode, now, tokens)
+
+    def emptied(self, instance: int, capacity: int) -> None:
+        """A pool that is empty holds nothing of what was sent there."""
+        self._capacities[instance] = capacity
+        store = self._stores[instance]
+        self._index.apply("gone", 1 << instance, list(store))
+        store.clear()
+
     def _leave_prefill(self, job: Job, queue: OrderedDict[int, int], now: int) -> None:
         """The next in the queue is taken to start now."""
         picture = self._picture
@@ -207,10 +228,13 @@ class RouterView(LateView):
     def _count(self, job: Job, sign: int, now: int) -> None:
         """A request decodes from its first token to its end; the tokens in between are not counted."""
         picture, instance = self._picture, job.decode
-        batch, tokens = picture.decode.load(instance)
-        batch, tokens = batch + sign, tokens + sign * (job.input_tokens + 1)
-        picture.decode.set(instance, now, 1 << 62, 0, batch, tokens, 0)
+        self._load(instance, sign, job.input_tokens + 1, now)
         if sign > 0:
             picture.joined.put(job.row, instance, now, job.input_tokens + 1)
         else:
             picture.joined.remove(job.row)
+
+    def _load(self, instance: int, sign: int, more: int, now: int) -> None:
+        """One request of ``more`` tokens comes to a batch, or leaves it."""
+        batch, tokens = self._picture.decode.load(instance)
+        self._picture.decode.set(instance, now, 1 << 62, 0, batch + sign, tokens + sign * more, 0)

@@ -90,6 +90,7 @@ class Network:
     def __init__(
         self, capacities: list[int], post: Callable[[int, Flow, int], None], watch: Callable[[int, Flow], None]
     ) -> None:
+        self.core_bytes_per_s: int | None = None  # where something narrower than all NICs lies between them
         self.egress = [Link(capacity) for capacity in capacities]
         self.ingress = [Link(capacity) for capacity in capacities]
         self._post = post
@@ -123,6 +124,14 @@ class Network:
         else:
             self._rebalance(now, flow, present=True)
         return flow
+
+    def alone_ps(self, source: int, target: int, size: int) -> int:
+        """How long ``size`` (bytes x 10^12) takes when nothing else is sent."""
+        return -(-size // self.fastest(source, target))
+
+    def fastest(self, source: int, target: int) -> int:
+        """B/s between two instances when nothing else is sent."""
+        return min(self.egress[source].capacity, self.ingress[target].capacity)
 
     def release_cap(self, now: int, flow: Flow, least_left: int, done: Callable[[int, Any], None], owner: Any) -> None:
         """The source has produced everything: send the rest, at least ``least_left``, as fast as the links allow."""
@@ -229,15 +238,17 @@ def _component(links: tuple[Link, Link]) -> tuple[list[Link], list[Flow]]:
     return list(seen_links), list(seen_flows)
 
 
-def fair_rates(flows: list[Flow], links: list[Link]) -> dict[Flow, int]:
+def fair_rates(flows: list[Flow], links: list[Link], core: Link | None = None) -> dict[Flow, int]:
     """Max-min fair whole rates, B/s, of ``flows`` (progressive filling).
 
-    ``links`` are the links of these flows. A link that also carries flows outside ``flows`` is not a bottleneck of
-    theirs, and those run at their caps: what they take is set aside.
+    ``links`` are the links of these flows; ``core`` is one that they all cross, if there is one. A link that also
+    carries flows outside ``flows`` is not a bottleneck of theirs, and those run at their caps: what they take is set
+    aside.
     """
     todo = dict.fromkeys(flows)
     room: dict[Link, int] = {}
     count: dict[Link, int] = {}
+    links = links if core is None else [*links, core]
     for link in links:
         outside = sum(flow.rate for flow in link.flows if flow not in todo)
         room[link] = link.capacity - outside
@@ -250,12 +261,13 @@ def fair_rates(flows: list[Flow], links: list[Link]) -> dict[Flow, int]:
             settled = {flow: flow.cap for flow in capped}
         else:
             tight = [link for link in links if count[link] and room[link] // count[link] == level]
-            settled = {flow: level for flow in todo if flow.egress in tight or flow.ingress in tight}
+            all_of_them = core in tight
+            settled = {flow: level for flow in todo if all_of_them or flow.egress in tight or flow.ingress in tight}
         for flow, rate in settled.items():
             assert rate is not None
             rates[flow] = rate
             del todo[flow]
-            for link in (flow.egress, flow.ingress):
+            for link in (flow.egress, flow.ingress) if core is None else (flow.egress, flow.ingress, core):
                 room[link] -= rate
                 count[link] -= 1
     return rates

@@ -132,6 +132,32 @@ def parse_cluster(spec: str, node: str = "a800") -> list[tuple[str, str]]:
     return instances
 
 
+def grouped(nodes: list[tuple[str, str]], size: int, spec: str) -> list[tuple[str, str]]:
+    """The instances where ``size`` prefill nodes are one: (role, node preset) of each.
+
+    Raises SetupError for coupled nodes, for a number of prefill nodes that leaves one over, and for a group of unlike
+    nodes.
+    """
+    if size == 1:
+        return nodes
+    prefill = [node for role, node in nodes if role == "P"]
+    if not prefill:
+        raise SetupError(f"prefill.group: no effect on cluster {spec}: coupled instances prefill alone; drop it")
+    if len(prefill) % size:
+        raise SetupError(
+            f"prefill.group: {len(prefill)} prefill nodes of {spec!r} do not make whole groups of {size}; give a "
+            f"multiple of {size}, such as {size * -(-len(prefill) // size)}P, or another group"
+        )
+    groups = [prefill[first : first + size] for first in range(0, len(prefill), size)]
+    for number, group in enumerate(groups):
+        if len(set(group)) > 1:
+            raise SetupError(
+                f"prefill.group: group {number} of {spec!r} would mix nodes {' and '.join(dict.fromkeys(group))}; a "
+                f"pipeline needs like nodes: give each kind a multiple of {size}"
+            )
+    return [("P", group[0]) for group in groups] + [node for node in nodes if node[0] != "P"]
+
+
 def parse_slo(text: str) -> dict[str, float]:
     """SLOs such as ``ttft:30s,tbt:100ms`` as setup fields in ms: ``{"slo_ttft_ms": 30000.0, "slo_tbt_ms": 100.0}``.
 

@@ -19,6 +19,8 @@ from mooncake_bench.hardware.cost import PS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mooncake_bench.sim.tiers import Ssd
+
 _MEMO_LIMIT = 16_384
 
 
@@ -116,8 +118,8 @@ class Node:
     """One instance's store. Blocks in use are pinned; the policy names a victim among the others."""
 
     __slots__ = (
-        "begins", "capacity", "eviction", "evictions", "expires", "extra_pins", "held", "index", "pinned", "refused",
-        "resident",
+        "begins", "below", "capacity", "clock_ms", "eviction", "evictions", "expires", "extra_pins", "held", "index",
+        "pinned", "refused", "resident",
     )  # fmt: skip
 
     def __init__(self, instance: int, capacity: int, index: PrefixIndex, eviction: Eviction) -> None:
@@ -130,6 +132,8 @@ class Node:
         self.extra_pins: dict[int, int] = {}  # pins beyond the first of a block pinned more than once
         self.evictions = 0
         self.refused = 0
+        self.clock_ms = 0.0  # how long it had been kept before this replay
+        self.below: Ssd | None = None  # where what is evicted goes
         self.begins = type(eviction).begin is not Eviction.begin  # whether it wants to be told or asked
         self.expires = type(eviction).expire is not Eviction.expire
         eviction.open(capacity)
@@ -198,6 +202,8 @@ class Node:
             return 0
         victims = self.eviction.evict_many(possible, self.pinned)
         self._forget(victims, "evict")
+        if self.below is not None:
+            self.below.demote(victims)
         if len(victims) != possible:
             name = self.eviction.name
             raise PolicyError(f"policy {name!r}: evict_many() returned {len(victims)} blocks, not {possible}")
@@ -227,6 +233,25 @@ class Node:
         self.resident -= len(victims)
         self.evictions += len(victims)
 
+    def wipe(self, eviction: Eviction) -> None:
+        """Everything here is gone, pinned or not; ``eviction`` starts anew with an empty node."""
+        index, held = self.index, self.held
+        gone = [block for block, bits in index.holders.items() if bits & held]
+        if len(gone) != self.resident:
+            raise InvariantError(f"a node counts {self.resident} blocks, but the index knows of {len(gone)}")
+        for block in gone:
+            _clear(index.promised, block, held)
+            _clear(index.holders, block, held)
+        if index.journal is not None:
+            self._note("gone", gone)
+        self.pinned.clear()
+        self.extra_pins.clear()
+        self.resident = 0
+        self.eviction = eviction
+        eviction.open(self.capacity)
+        if self.below is not None:
+            self.below.wipe()
+
     def _note(self, what: str, blocks: Sequence[int]) -> None:
         assert self.index.journal is not None
         self.index.journal.append((what, self.held, tuple(blocks)))
@@ -252,6 +277,21 @@ class Node:
     def is_ready(self, block: int) -> bool:
         """Whether this node has the block's KV."""
         return bool(self.index.holders.get(block, 0) & ~self.index.promised.get(block, 0) & self.held)
+
+    def ready_prefix(self, blocks: Sequence[int]) -> int:
+        """Leading blocks of a prompt whose KV this node has."""
+        get, late, held = self.index.holders.get, self.index.promised.get, self.held
+        for position, block in enumerate(blocks):
+            if not get(block, 0) & ~late(block, 0) & held:
+                return position
+        return len(blocks)
+
+    def shrink(self, capacity: int) -> None:
+        """Hold at most so many blocks from now on. What is pinned has to fit."""
+        self.capacity = capacity
+        excess = self.resident - capacity
+        if excess > 0 and self._make_room(excess) < excess:
+            raise InvariantError(f"a node has {len(self.pinned)} blocks in use and room for {capacity}")
 
     def drop(self, blocks: Sequence[int]) -> None:
         """Forget promised blocks that nobody will compute."""
@@ -296,6 +336,12 @@ class Pool:
         self.expiring = [node for node in self.nodes.values() if node.expires]
         self.tail_first = touch_order == "tail-first"
 
+    def add(self, instance: int, capacity: int, eviction: Eviction) -> None:
+        """An instance that had no store gets an empty one, of so many blocks."""
+        node = self.nodes[instance] = Node(instance, capacity, self.index, eviction)
+        if node.expires:
+            self.expiring.append(node)
+
     def claim(self, instance: int, blocks: Sequence[int], hit: int, now_ps: int) -> tuple[Sequence[int], Sequence[int]]:
         """Pin a routed request's stored blocks on its node and take slots for the others (rule 4).
 
@@ -303,7 +349,7 @@ class Pool:
         """
         node = self.nodes[instance]
         if node.begins:
-            node.eviction.begin(blocks, now_ps / PS_PER_MS)
+            node.eviction.begin(blocks, now_ps / PS_PER_MS + node.clock_ms)
         new, positions, entries = node.missing(blocks, hit)
         whole = len(new) == len(blocks) - hit
         present = blocks[:hit] if whole else _without(blocks, positions)
@@ -322,12 +368,40 @@ class Pool:
         """Touch and pin the fetched range at its holder until the transfer ends."""
         node = self.nodes[instance]
         if node.begins:
-            node.eviction.begin(blocks, now_ps / PS_PER_MS)
+            node.eviction.begin(blocks, now_ps / PS_PER_MS + node.clock_ms)
         fetched = blocks[start:stop]
         order = range(stop - 1, start - 1, -1) if self.tail_first else range(start, stop)
         node.eviction.touch(fetched[::-1] if self.tail_first else fetched, order)
         node.pin(fetched)
         return fetched
+
+    def claim_copy(self, instance: int, blocks: Sequence[int], now_ps: int) -> Sequence[int]:
+        """Take slots, pinned, for those leading blocks of a prompt that a node lacks; it keeps what it has of them.
+
+        Returns the blocks newly stored, which stay pinned until :meth:`Node.unpin`.
+        """
+        node = self.nodes[instance]
+        if node.begins:
+            node.eviction.begin(blocks, now_ps / PS_PER_MS + node.clock_ms)
+        new, positions, entries = node.missing(blocks, 0)
+        present = _without(blocks, positions)
+        node.pin(present)
+        taken = node.store(new, entries) if new else 0
+        node.unpin(present)
+        new, positions = list(new[:taken]), positions[:taken]
+        if new:
+            node.pin(new)
+            node.eviction.insert(new, positions)
+            self._touch(node, new, blocks)
+        return new
+
+    def check_at_rest(self) -> None:
+        """Raises InvariantError when anything is still pinned or promised."""
+        for instance, node in self.nodes.items():
+            if node.pinned or node.extra_pins:
+                raise InvariantError(f"instance {instance} has {len(node.pinned)} blocks pinned at the end of the run")
+        if self.index.promised:
+            raise InvariantError(f"{len(self.index.promised)} blocks are still promised at the end of the run")
 
     def _touch(self, node: Node, stored: Sequence[int], blocks: Sequence[int]) -> None:
         positions: Sequence[int] = range(len(blocks))

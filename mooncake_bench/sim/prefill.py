@@ -25,17 +25,45 @@ class PrefillNode:
         self.head: Job | None = None  # chosen to be next: sticky while the node idles for its fetch
         self.running: Job | None = None
         self.busy_end = 0
-        self.queued_ps = 0  # prefill time of everything in the queue
-        self.routed_ps = 0  # prefill time of everything ever routed here
+        self.queued_ps = 0  # turns of everything in the queue
+        self.routed_ps = 0  # turns of everything ever routed here
         self.recount = False  # promised blocks were dropped: hits are counted again at the start
         self.epoch = 0
+
+    def remove(self, job: Job) -> None:
+        """Take a request that is not running out of the queue, whose ``queued_ps`` is without it already."""
+        self.queue.remove(job)
+        if self.head is job:
+            self.head = None
+        job.waits_for = None
+
+    @property
+    def started(self) -> tuple[Job, ...]:
+        """What is being prefilled here."""
+        return () if self.running is None else (self.running,)
+
+    def abort(self, job: Job, now: int) -> None:
+        """Give up what is being prefilled."""
+        self.running = None
+        self.epoch += 1
+
+    def clear(self) -> None:
+        """Forget all that is queued or running here."""
+        self.queue.clear()
+        self.head = self.running = None
+        self.queued_ps = 0
+        self.recount = False
+        self.epoch += 1  # the end of the running prefill does not come
 
     def work_end(self, now: int) -> int:
         """When everything routed here would be prefilled, by what is known now (ps)."""
         if self.running is not None:
             return self.busy_end + self.queued_ps
-        fetch = self.head.fetch if self.head is not None else None
-        return (fetch.end() if fetch is not None else now) + self.queued_ps
+        head = self.head
+        ready = now if head is None or head.fetch is None else head.fetch.end()
+        if head is not None and head.awaits:
+            ready = max(ready, *[flow.end() for flow in head.awaits])
+        return ready + self.queued_ps
 
     def choose(self, now: int, order: Callable[[int, Sequence[Job], int], int] | None) -> Job:
         """Name the head of the queue; it keeps its place until it starts or is dropped."""
@@ -63,5 +91,5 @@ class PrefillNode:
             self.queue.remove(head)
         self.head = None
         head.waits_for = None  # or chains of requests long gone would stay in memory
-        self.queued_ps -= head.prefill_ps
+        self.queued_ps -= head.turn_ps
         return head

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     Column = NDArray[Any]
 
+PS_PER_S = 1e12
 SEGMENT_COLUMNS = ("instance", "start_ps", "first_step", "steps", "step_ps", "growth_ps", "batch", "tokens")
 STAY_COLUMNS = ("request", "instance", "join_ps", "first_step", "steps")
+LOST_COLUMNS = ("request", "lost_ps", "prefill_instance", "start_ps", "spent_ps")
 
 _JOB_FIELDS: dict[str, tuple[str, type[Any], int]] = {
     # column: (Job attribute, type, value of a request that never arrived)
@@ -45,6 +47,15 @@ _JOB_FIELDS: dict[str, tuple[str, type[Any], int]] = {
     "end_ps": ("end_ps", np.int64, -1),
     "preemptions": ("preemptions", np.int32, 0),
     "prefill_ps": ("prefill_ps", np.int64, 0),
+    "attempts": ("attempts", np.int32, 1),
+    "lost_ps": ("lost_ps", np.int64, 0),
+    "lost_tokens": ("lost_tokens", np.int64, 0),
+    "waited_ps": ("waited_ps", np.int64, 0),
+    "rejections": ("rejections", np.int32, 0),
+    "fetch_start_ps": ("fetch_start_ps", np.int64, -1),
+    "fetch_end_ps": ("fetch_end_ps", np.int64, -1),
+    "fetch_ideal_ps": ("fetch_ideal_ps", np.int64, -1),
+    "stream_start_ps": ("stream_start_ps", np.int64, -1),
 }
 _PREDICTIONS = ("predicted_ttft_ms", "predicted_tbt_ms")
 _read_fields = attrgetter(*(attribute for attribute, _, _ in _JOB_FIELDS.values()))
@@ -57,6 +68,7 @@ class Recorder:
         self._cluster = cluster
         self._columns = {name: spool.full(rows, absent, kind) for name, (_, kind, absent) in _JOB_FIELDS.items()}
         self._columns |= {name: spool.full(rows, np.nan, np.float64) for name in _PREDICTIONS}
+        self._columns["stream_ideal_ps"] = spool.full(rows, -1, np.int64)
         self._segments = {name: spool.Growing(np.int64) for name in SEGMENT_COLUMNS}
         self._stays = {name: spool.Growing(np.int64) for name in STAY_COLUMNS}
         self._policy_ns = spool.Growing(np.int64)
@@ -83,14 +95,27 @@ class Recorder:
         segments = _by_instance({name: grown.column() for name, grown in self._segments.items()})
         stays = {name: grown.column() for name, grown in self._stays.items()}
         columns = self._columns
-        columns["second_token_ps"] = _second_tokens(len(columns["status"]), stays, segments)
+        lost = self.lost()
+        kept = stays
+        if lost:
+            stays["lost"] = lost_attempts(stays, lost)
+            kept = {name: stays[name][stays["lost"] == 0] for name in STAY_COLUMNS}
+        columns["second_token_ps"] = _second_tokens(len(columns["status"]), kept, segments)
         return columns, segments, stays, self._policy_ns.column()
+
+    def lost(self) -> dict[str, Column]:
+        """The attempts that came to nothing, in order of time: :data:`LOST_COLUMNS`. Empty when there are none."""
+        if not self._cluster.lost:
+            return {}
+        table = np.array(self._cluster.lost, np.int64).reshape(-1, len(LOST_COLUMNS))
+        return {name: table[:, i].copy() for i, name in enumerate(LOST_COLUMNS)}
 
     def _write(self, jobs: Sequence[Job]) -> None:
         if not jobs:
             return
         table = np.array(list(map(_read_fields, jobs)), np.int64)
         made = {name: table[:, i] for i, name in enumerate(_JOB_FIELDS)}
+        made["stream_ideal_ps"] = self._ideal_streams(made, np.array([job.input_tokens for job in jobs], np.int64))
         not_computed = made["start_ps"] < 0  # a request turned away before its prefill used nothing
         for name in ("hit_blocks", "hit_tokens", "fetched_tokens", "computed_tokens", "prefill_ps"):
             made[name][not_computed] = 0
@@ -101,6 +126,24 @@ class Recorder:
         rows = np.array([job.row for job in jobs])
         for name, values in made.items():
             self._columns[name][rows] = values
+
+    def _ideal_streams(self, made: dict[str, Column], tokens: Column) -> Column:
+        """How long each stream that arrived takes when nothing else is sent: ps, -1 where there was none.
+
+        It ends when all its bytes are through the slower NIC (and the core), and no sooner than the last layer that its
+        prefill computes.
+        """
+        cost, core = self._cluster.cost, self._cluster.network.core_bytes_per_s
+        found = np.full(len(tokens), -1, np.int64)
+        there = (made["stream_start_ps"] >= 0) & (made["kv_arrival_ps"] >= 0)
+        ends = [made[name][there] for name in ("prefill_instance", "decode_instance")]
+        rates = np.minimum(*(cost.nic_bytes_per_s[instances] for instances in ends))
+        rates = rates if core is None else np.minimum(rates, core)
+        spent = tokens[there] * cost.kv_bytes_per_token * PS_PER_S / rates
+        produced = made["first_token_ps"][there] - made["stream_start_ps"][there]  # 0: it started when all was there
+        last = np.where(produced > 0, produced + spent / cost.layers, 0)
+        found[there] = np.rint(np.maximum(spent, last)).astype(np.int64)
+        return found
 
 
 @contextmanager
@@ -126,6 +169,21 @@ def _move(flat: list[int], columns: dict[str, spool.Growing]) -> None:
     for grown, values in zip(columns.values(), table, strict=True):
         grown.append(values)
     flat.clear()
+
+
+def lost_attempts(stays: dict[str, Column], lost: dict[str, Column]) -> Column:
+    """Of each stay, 1 + the index in ``lost`` of the attempt it was part of; 0: of its request's last attempt."""
+    found = spool.full(len(stays["request"]), 0, np.int64)
+    order = np.lexsort((lost["lost_ps"], lost["request"]))
+    request, when = lost["request"][order], lost["lost_ps"][order]
+    for part in spool.parts(len(found)):
+        first = np.searchsorted(request, stays["request"][part])
+        after = np.searchsorted(request, stays["request"][part], "right")
+        for at in np.flatnonzero(first < after).tolist():
+            place = first[at] + np.searchsorted(when[first[at] : after[at]], stays["join_ps"][part][at], "right")
+            if place < after[at]:
+                found[part.start + at] = 1 + order[place]
+    return found
 
 
 def _by_instance(table: dict[str, Column]) -> dict[str, Column]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,16 +14,26 @@ from mooncake_bench import plugins, spool
 from mooncake_bench.api import Request, describe
 from mooncake_bench.collector import no_collections
 from mooncake_bench.errors import SetupError
+from mooncake_bench.sim import ticking
 from mooncake_bench.sim.brain import Brain
+from mooncake_bench.sim.clients import make_clients
 from mooncake_bench.sim.cluster import TICK, Cluster
-from mooncake_bench.sim.costs import cost_of, pool_blocks_of
-from mooncake_bench.sim.job import Job
+from mooncake_bench.sim.costs import core_of, cost_of, drive_of, pool_blocks_at, pool_blocks_of
+from mooncake_bench.sim.coupling import rules_of
+from mooncake_bench.sim.elastic import Elastic
+from mooncake_bench.sim.events import parse_events
+from mooncake_bench.sim.job import AT_ARRIVAL, Job
 from mooncake_bench.sim.late import DelayedView, RouterView
+from mooncake_bench.sim.mechanics import check_at_rest, decode_rules, more_columns, more_counters
 from mooncake_bench.sim.parsing import parse_view
 from mooncake_bench.sim.pool import Pool, PrefixIndex
 from mooncake_bench.sim.recorder import Recorder
+from mooncake_bench.sim.replicas import Replicas
+from mooncake_bench.sim.slos import class_slos
 from mooncake_bench.sim.state import ClusterState
+from mooncake_bench.sim.tiers import Tiers
 from mooncake_bench.sim.view import PS_PER_MS, EstimateError, View
+from mooncake_bench.sim.warm import caches, check_drives, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,9 +41,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mooncake_bench.api import Eviction
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.plugins import PolicySet
     from mooncake_bench.sim.setup import Setup
+    from mooncake_bench.sim.slos import Slos
+    from mooncake_bench.sim.warm import Source, Warmth
     from mooncake_bench.trace import Trace
 
     Column = NDArray[Any]
@@ -76,6 +91,16 @@ class Replay:
     interrupted: bool
     vram_tokens: NDArray[np.int64]
     pool_blocks: Mapping[int, int]  # capacity of each prefill instance's pool, by instance id
+    # attempts that came to nothing: request row, when it was lost, prefill instance, start of the prefill and what of
+    # it was done then; see recorder.LOST_COLUMNS
+    lost: dict[str, Column] = field(default_factory=dict)
+    routings: Column | None = None  # rows in order of admission, attempt by attempt; None: each once, in their order
+    # from which time on so many instances prefill and decode (rows of ps, P, D); None: always all of them
+    pool_sizes: Column | None = None
+    happened: tuple[tuple[int, str], ...] = ()  # time in ps and words of each failure, recovery and change of role
+    missed: int = 0  # events of the setup that did not happen, for nothing else was left to happen
+    warm: Mapping[str, Any] | None = None  # what its caches were warm from
+    warm_blocks: Column | None = None  # that were in them before it began, rising
 
 
 def run(
@@ -107,24 +132,71 @@ def _run(
     flush: int,
     watch: tuple[float, Callable[[Cluster, int], None]] | None,
 ) -> Replay:
-    selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
-    selected = as_replayed(selected, setup)
-    cost = cost_of(setup) if cost is None else cost
-    policies = plugins.build(setup.policy, policy_dirs)
-    arrivals = arrival_ps(selected, setup.speedup)
-    cluster = _assemble(cost, policies, setup, selected.block_tokens)
+    stage = _set_up(trace, setup, policy_dirs, cost, flush)
     if watch is not None:
-        _watch(cluster, round(watch[0] * PS_PER_MS), watch[1])
-    recorder = Recorder(cluster, len(selected))
-    jobs = _jobs(selected, arrivals, recorder, flush, oracle=policies.oracle)
+        _watch(stage.cluster, round(watch[0] * PS_PER_MS), watch[1])
     try:
-        finished = cluster.run(jobs, _reporter(progress, len(selected)))
-        return _gather(selected, setup, policies, cost, cluster, recorder, arrivals, interrupted=not finished)
+        finished = stage.cluster.run(stage.jobs, _reporter(progress, len(stage.trace)))
+        return _gather(stage, interrupted=not finished)
     except OverflowError:  # a column of 64-bit picoseconds is full
         raise SetupError(
             f"the replay runs past {2**63 / 1e12 / 86400:.0f} days of simulated time; look for a prompt or an answer "
             "of many million tokens in the trace, or give --end, more instances or faster ones"
         ) from None
+
+
+@dataclass
+class _Stage:
+    """A replay that is about to begin."""
+
+    trace: Trace  # the requests that are replayed
+    setup: Setup
+    policies: PolicySet
+    cost: CostModel
+    cluster: Cluster
+    recorder: Recorder
+    arrivals: Column
+    jobs: Iterator[Job]
+    warm: Mapping[str, Any] | None  # what its caches are warm from
+    warm_blocks: Column | None  # that are in them
+
+
+def _set_up(trace: Trace, setup: Setup, policy_dirs: Sequence[Path], cost: CostModel | None, flush: int) -> _Stage:
+    selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
+    selected = as_replayed(selected, setup)
+    warm = None
+    if setup.warm_from is not None:
+        play = partial(_play_before, policy_dirs, cost, flush)
+        warm = caches(setup, selected.block_tokens, SIMULATOR_VERSION, play)
+    cost = cost_of(setup) if cost is None else cost
+    facts, warm_blocks = (None, None) if warm is None else (warm.facts, warm.blocks)
+    policies = plugins.build(setup.policy, policy_dirs)
+    arrivals = arrival_ps(selected, setup.speedup)
+    cluster = _assemble(cost, policies, setup, selected.block_tokens, warm)
+    if setup.events or cluster.brain.tickers:
+        _make_elastic(cluster, policies, setup, selected.block_tokens)
+    if cluster.brain.tickers and not setup.coupled:
+        Replicas(cluster)
+    slos = class_slos(selected, setup)
+    recorder = Recorder(cluster, len(selected))
+    jobs = _jobs(selected, arrivals, recorder, flush, oracle=policies.oracle, slos=slos)
+    make_job = _job_maker(selected, arrivals, recorder, flush, oracle=policies.oracle, slos=slos)
+    clients = make_clients(cluster, setup, selected, arrivals, make_job)
+    if clients is not None:
+        jobs = clients.unprompted(jobs)
+    if cluster.brain.tickers and len(arrivals):
+        ticking.start(cluster, int(arrivals[0]))
+    return _Stage(selected, setup, policies, cost, cluster, recorder, arrivals, jobs, facts, warm_blocks)
+
+
+def _play_before(policy_dirs: Sequence[Path], cost: CostModel | None, flush: int, source: Source) -> Cluster:
+    """The replay that leaves warm caches; a Ctrl-C ends everything."""
+    stage = _set_up(source.trace, source.setup, policy_dirs, cost, flush)
+    source.check_policies(stage.policies.sources)
+    if not stage.cluster.run(stage.jobs):
+        raise KeyboardInterrupt
+    check_at_rest(stage.cluster)
+    return stage.cluster
 
 
 def arrival_ps(trace: Trace, speedup: float) -> Column:
@@ -165,17 +237,49 @@ def as_replayed(trace: Trace, setup: Setup) -> Trace:
     return replace(trace, output_tokens=ones, notices=(*trace.notices, notice))
 
 
-def _assemble(cost: CostModel, policies: PolicySet, setup: Setup, block_tokens: int) -> Cluster:
+def _assemble(cost: CostModel, policies: PolicySet, setup: Setup, block_tokens: int, warm: Warmth | None) -> Cluster:
     roles = np.array([role for role, _ in setup.instances])
     state = ClusterState((roles == "P") | (roles == "M"), (roles == "D") | (roles == "M"))
+    rules = rules_of(setup)
     blocks = pool_blocks_of(setup, block_tokens)
+    if rules is not None:  # all of the VRAM, as long as nothing is generated
+        blocks = {i: int(tokens) // block_tokens * rules.prefix_cache for i, tokens in enumerate(cost.vram_tokens)}
     pool = Pool(PrefixIndex(state.instances, block_tokens), blocks, policies.evictions, setup.touch_order)
+    if warm is not None:
+        check_drives(warm, setup)
+        take_over(warm, pool, setup)
     view = _view(setup, state, pool, cost)
     brain = Brain(policies.router, policies.admission, view, cost)
     brain.start(_stream(setup.seed, "router"), _stream(setup.seed, "admission"))
-    for instance, node in pool.nodes.items():
+    for instance, node in pool.nodes.items() if warm is None else ():
         brain.start_one(node.eviction, _stream(setup.seed, f"eviction {instance}"))
-    return Cluster(cost, pool, state, brain)
+    core = core_of(setup)
+    if core is not None:
+        view.through_core(core)
+    cluster = Cluster(cost, pool, state, brain, rules, core, decode_rules(setup))
+    drive, spare = drive_of(setup), drive_of(setup, "D")
+    if drive is not None and spare is not None:
+        tiers = Tiers(cluster, dict.fromkeys(pool.nodes, drive), spare)
+        view.tiers = tiers if view.exact else None
+        if warm is not None and warm.cluster.tiers is not None:
+            tiers.take_over(warm.cluster.tiers)
+    return cluster
+
+
+def _make_elastic(cluster: Cluster, policies: PolicySet, setup: Setup, block_tokens: int) -> None:
+    """Instances may fail, or change their role."""
+    made = count(1)
+
+    def make_eviction(instance: int) -> Eviction:
+        eviction = policies.evictions()
+        cluster.brain.start_one(eviction, _stream(setup.seed, f"eviction {instance}, anew {next(made)}"))
+        return eviction
+
+    roles = [role for role, _ in setup.instances]
+    capacity_of = partial(pool_blocks_at, setup, block_tokens)
+    retry = setup.faults_requests == "retry"
+    elastic = Elastic(cluster, roles, make_eviction, capacity_of, retry=retry, grouped=setup.prefill_group > 1)
+    elastic.plan(parse_events(setup.events))
 
 
 def _view(setup: Setup, state: ClusterState, pool: Pool, cost: CostModel) -> View:
@@ -184,7 +288,7 @@ def _view(setup: Setup, state: ClusterState, pool: Pool, cost: CostModel) -> Vie
     error = EstimateError(sigma, setup.seed, state.instances) if sigma else None
     seen = (state, pool.index, cost, setup.slo_ttft_ms, setup.slo_tbt_ms, error)
     kind, delay_ms = parse_view(setup.view)
-    local = setup.pool_scope == "local"
+    local = setup.pool_scope == "local" or setup.coupled
     if kind == "delayed":
         return DelayedView(round(delay_ms * PS_PER_MS), *seen, local=local)
     return RouterView(pool.capacities(), *seen, local=local) if kind == "router-only" else View(*seen, local=local)
@@ -195,7 +299,9 @@ def _stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def _jobs(trace: Trace, arrivals_ps: Column, recorder: Recorder, flush: int, *, oracle: bool) -> Iterator[Job]:
+def _jobs(
+    trace: Trace, arrivals_ps: Column, recorder: Recorder, flush: int, *, oracle: bool, slos: Slos | None
+) -> Iterator[Job]:
     """The requests in order of arrival, made a window at a time; what has ended is written in between."""
     step = min(WINDOW, flush)
     unwritten = 0
@@ -204,14 +310,29 @@ def _jobs(trace: Trace, arrivals_ps: Column, recorder: Recorder, flush: int, *, 
             recorder.flush()
             unwritten = 0
         rows = slice(first, min(first + step, len(trace)))
-        requests = _requests(trace, arrivals_ps, rows, oracle)
+        requests = _requests(trace, arrivals_ps, rows, oracle, slos)
         outputs = trace.output_tokens[rows].tolist()
         for request, arrival, output in zip(requests, arrivals_ps[rows].tolist(), outputs, strict=True):
             yield Job(request.row, request, arrival, output)
         unwritten += rows.stop - first
 
 
-def _requests(trace: Trace, arrivals_ps: Column, rows: slice, oracle: bool) -> list[Request]:
+def _job_maker(
+    trace: Trace, arrivals_ps: Column, recorder: Recorder, flush: int, *, oracle: bool, slos: Slos | None
+) -> Callable[[int], Job]:
+    """Makes single requests, of given rows; what has ended is written in between."""
+    made = count(1)
+
+    def make(row: int) -> Job:
+        if not next(made) % flush:
+            recorder.flush()
+        request = _requests(trace, arrivals_ps, slice(row, row + 1), oracle, slos)[0]
+        return Job(row, request, int(arrivals_ps[row]), int(trace.output_tokens[row]))
+
+    return make
+
+
+def _requests(trace: Trace, arrivals_ps: Column, rows: slice, oracle: bool, slos: Slos | None = None) -> list[Request]:
     """What policies are shown: arrivals on the replay's clock, as ``now_ms`` is."""
     ends = trace.block_offsets[rows.start : rows.stop + 1].tolist()
     flat = trace.block_ids[ends[0] : ends[-1]].tolist()
@@ -222,9 +343,15 @@ def _requests(trace: Trace, arrivals_ps: Column, rows: slice, oracle: bool) -> l
     outputs = trace.output_tokens[rows].tolist() if oracle else none
     arrivals_ms = (arrivals_ps[rows] / PS_PER_MS).tolist()
     facts = zip(arrivals_ms, trace.input_tokens[rows].tolist(), sessions, priorities, outputs, strict=True)
-    return [
+    made = [
         Request(rows.start + i, arrival, tokens, tuple(flat[offsets[i] : offsets[i + 1]]), session, priority, output)
         for i, (arrival, tokens, session, priority, output) in enumerate(facts)
+    ]
+    if slos is None:
+        return made
+    limits = zip(slos[0][rows].tolist(), slos[1][rows].tolist(), strict=True)
+    return [
+        request._replace(ttft_slo_ms=ttft, tbt_slo_ms=tbt) for request, (ttft, tbt) in zip(made, limits, strict=True)
     ]
 
 
@@ -234,38 +361,56 @@ def _reporter(progress: Callable[[int, int, float], None] | None, total: int) ->
     return lambda done, now: progress(done, total, now / PS_PER_MS)
 
 
-def _gather(
-    trace: Trace,
-    setup: Setup,
-    policies: PolicySet,
-    cost: CostModel,
-    cluster: Cluster,
-    recorder: Recorder,
-    arrivals: Column,
-    *,
-    interrupted: bool,
-) -> Replay:
+def _gather(stage: _Stage, *, interrupted: bool) -> Replay:
+    trace, setup, policies, cost, cluster = stage.trace, stage.setup, stage.policies, stage.cost, stage.cluster
+    recorder, arrivals = stage.recorder, stage.arrivals
     columns, segments, stays, policy_ns = recorder.finish()
     columns = {"arrival_ps": arrivals} | columns
+    columns |= more_columns(cluster, columns | {"input_tokens": trace.input_tokens})
+    if not interrupted:
+        check_at_rest(cluster)
     counters: dict[str, int | float] = {
         **cluster.pool.counters(),
         "fetches": cluster.prefilling.fetches,
         "fetched_bytes": cluster.prefilling.fetched_tokens * cost.kv_bytes_per_token,
-        "streamed_bytes": int(trace.input_tokens[columns["kv_arrival_ps"] >= 0].sum()) * cost.kv_bytes_per_token,
+        "streamed_bytes": 0 if setup.coupled else _streamed_tokens(trace, columns) * cost.kv_bytes_per_token,
         "events": cluster.events,
+        **more_counters(cluster),
+        **(cluster.elastic.counters() if cluster.elastic is not None and cluster.elastic.happened else {}),
     }
-    view = cluster.brain.view
+    view, elastic = cluster.brain.view, cluster.elastic
+    moves = elastic is not None and bool(elastic.happened)
     return Replay(
         trace=trace, setup=setup, policy_label=policies.label, policy_spec=policies.spec,
         policy_sources=policies.sources, admission=policies.admission.name, policies=_described(policies),
         oracle=policies.oracle,
         cost_name=cost.name, cost_version=cost.version, cost_error=cost.error,
         cost_error_short=cost.error_short,
-        is_prefill=view.is_prefill, is_decode=view.is_decode, columns=columns,
+        is_prefill=view.is_prefill if elastic is None else elastic.ever_prefilled,
+        is_decode=view.is_decode if elastic is None else elastic.ever_decoded, columns=columns,
         reasons=tuple(cluster.brain.reasons), stays=stays, segments=segments, counters=counters,
         policy_ns=policy_ns, horizon_ps=cluster.now, interrupted=interrupted,
-        vram_tokens=cost.vram_tokens, pool_blocks=cluster.pool.capacities(),
+        vram_tokens=cost.vram_tokens,
+        pool_blocks=(cluster.coupling or cluster.pool).capacities(), lost=recorder.lost(),
+        routings=_routings(cluster, columns),
+        pool_sizes=np.array(elastic.sizes, np.int64) if elastic is not None and moves else None,
+        happened=() if elastic is None else tuple(elastic.happened), missed=0 if elastic is None else elastic.planned,
+        warm=stage.warm, warm_blocks=stage.warm_blocks,
     )  # fmt: skip
+
+
+def _routings(cluster: Cluster, columns: Mapping[str, Column]) -> Column | None:
+    """The order in which requests looked into the cache, if that may not be the order of the trace."""
+    if cluster.routings is None and cluster.coupling is not None and cluster.brain.orders:  # when they start
+        rows = np.flatnonzero((columns["prefill_instance"] >= 0) & (columns["reject_stage"] != AT_ARRIVAL))
+        start, arrival = columns["start_ps"][rows], columns["arrival_ps"][rows]
+        order: Column = rows[np.argsort(np.where(start >= 0, start, arrival), kind="stable")]
+        return order
+    return None if cluster.routings is None else np.array(cluster.routings, np.int64)
+
+
+def _streamed_tokens(trace: Trace, columns: Mapping[str, Column]) -> int:
+    return int(trace.input_tokens[columns["kv_arrival_ps"] >= 0].sum())
 
 
 def _described(policies: PolicySet) -> dict[str, dict[str, Any]]:

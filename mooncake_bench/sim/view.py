@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.job import Job
     from mooncake_bench.sim.pool import Match, PrefixIndex
     from mooncake_bench.sim.state import ClusterState
+    from mooncake_bench.sim.tiers import Tiers
 
 PS_PER_MS = 1e9
 
@@ -77,7 +78,9 @@ class View:
         self._routed_tokens = frozen(state.routed_tokens)
         nic = cost.nic_bytes_per_s
         self._fetch_ms_a_token = 1e3 * cost.kv_bytes_per_token / np.minimum.outer(nic, nic)
+        self.tiers: Tiers | None = None  # where prefill nodes have SSDs, and this view sees them
         self._request: Request | None = None
+        self._hidden: Bools | None = None  # (2 N,) instances whose blocks are not shown, once roles have changed
         self._found: Match = index.match(())
         self._tokens = self._found.tokens
         self._decode_key = (-1, -1)
@@ -85,8 +88,8 @@ class View:
         self._decode_tokens: Ints = np.zeros(0, np.int64)
         self._tables: dict[str, tuple[tuple[int, ...], Columns]] = {}
         self._asked = 0  # calls of `at`
+        self._set_roles(state.is_prefill, state.is_decode)
         # operands kept as arrays: numpy takes them twice as fast as Python numbers
-        self.roles_changed(state.is_prefill, state.is_decode)
         self._zeros = np.zeros(state.instances, np.int64)
         self._zeros.flags.writeable = False
         self._ones = np.ones(state.instances)
@@ -95,7 +98,12 @@ class View:
         self._input_tokens = np.zeros(())
 
     def roles_changed(self, prefill: Bools, decode: Bools) -> None:
-        """Instances have these roles from now on; a dead one has none."""
+        """Instances have these roles from now on; a dead one has none. Seen at once, however late a view is."""
+        self._set_roles(prefill, decode)
+        self._hidden = np.concatenate([~prefill, ~prefill])
+        self._request = None
+
+    def _set_roles(self, prefill: Bools, decode: Bools) -> None:
         self.is_prefill, self.is_decode = prefill.copy(), decode.copy()
         self.vram_tokens = np.where(decode, self._cost.vram_tokens, 0)
         for array in (self.is_prefill, self.is_decode, self.vram_tokens):
@@ -143,6 +151,9 @@ class View:
         if found.longest == len(request.blocks):  # the last block may be partial
             self._tokens = np.minimum(found.tokens, request.input_tokens)
             self._tokens.flags.writeable = False
+        if self._hidden is not None:
+            self._tokens = np.where(self._hidden, 0, self._tokens)
+            self._tokens.flags.writeable = False
 
     def cached_tokens(self, request: Request) -> Ints:
         if request is not self._request:
@@ -157,6 +168,21 @@ class View:
     def fetch_ms(self, tokens: Ints, holder: int) -> Floats:
         wait: Floats = tokens * self._fetch_ms_a_token[holder]
         wait += self._role_wait
+        return wait if self._error is None else wait * self._error.fetch
+
+    def loadable_tokens(self, request: Request) -> Ints:
+        if self.tiers is None:
+            return self.cached_tokens(request)
+        tokens = self.tiers.lengths(request.blocks, self._now) * self.block_tokens
+        np.minimum(tokens, request.input_tokens, out=tokens)
+        if self._hidden is not None:
+            tokens[self._hidden[: len(tokens)]] = 0
+        return frozen(tokens)
+
+    def load_ms(self, tokens: Ints) -> Floats:
+        if self.tiers is None:
+            return np.where(tokens > 0, np.inf, self._role_wait)
+        wait: Floats = np.array(self.tiers.load_ms(tokens)) + self._role_wait
         return wait if self._error is None else wait * self._error.fetch
 
     def prefill_ms(self, request: Request, cached: Ints) -> Floats:
@@ -231,6 +257,16 @@ class View:
     def observe(self, now: int) -> None:
         """An event is over."""
 
+    def moved(self, job: Job, decode: int, now: int) -> None:
+        """A request is about to be sent to another decode instance than ``job.decode``."""
+
+    def emptied(self, instance: int, capacity: int) -> None:
+        """An instance has an empty pool of so many blocks now."""
+
+    def through_core(self, bytes_per_s: float) -> None:
+        """Nothing is sent faster than the core of the network carries."""
+        self._fetch_ms_a_token = np.maximum(self._fetch_ms_a_token, 1e3 * self._cost.kv_bytes_per_token / bytes_per_s)
+
     def actual_lengths(self, request: Request) -> list[int]:
         """Leading blocks really cached (first N) and fetchable (last N) on each instance, at this moment."""
         if request is not self._request:
@@ -240,6 +276,10 @@ class View:
     def estimate_factor(self, instance: int) -> float:
         """By how much this view's prefill times are off on an instance, for the request at hand."""
         return 1.0 if self._error is None else float(self._error.prefill[instance])
+
+    def load_factor(self, instance: int) -> float:
+        """By how much this view's transfer times to an instance are off, for the request at hand."""
+        return 1.0 if self._error is None else float(self._error.fetch[instance])
 
     def fetch_ms_a_token(self, source: int, target: int) -> float:
         """Uncontended ms to copy one token's KV."""

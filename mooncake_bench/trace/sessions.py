@@ -54,6 +54,20 @@ def given_parents(session_id: Ints) -> Ints:
     return parent
 
 
+def closed_loop_gap(trace: Trace) -> str | None:
+    """What a closed loop lacks in a trace; None: nothing. There each turn follows the answer before it by its delay."""
+    if trace.session_id is None or bool((trace.session_id == NO_SESSION).all()):
+        return "it has no session ids"
+    further = given_parents(trace.session_id) != NO_PARENT
+    turns = int(further.sum())
+    if not turns:
+        return "no session has a second turn"
+    known = 0 if trace.delay_ms is None else int((further & ~np.isnan(trace.delay_ms)).sum())
+    if known < turns:
+        return f"{turns - known:,} of {turns:,} further turns have no delay after the answer before them"
+    return None
+
+
 def infer(trace: Trace) -> Ints:
     """A session id for every request, numbered by first appearance, from how prompts grow (see the module).
 

@@ -22,17 +22,19 @@ DISPERSION_WINDOWS_MS = (1_000, 10_000, 60_000, 300_000)
 NO_PREFIX_IDS = "the source has no prefix ids: what requests share, and what a cache could hit, is not known"
 
 
-def ceiling_blocks(trace: Trace, rows: Ints) -> Ints:
+def ceiling_blocks(trace: Trace, rows: Ints, warm: Ints | None = None) -> Ints:
     """Infinite-cache prefix of each row in blocks: its leading blocks that an earlier row of ``rows`` has.
 
-    ``rows`` are distinct row numbers in processed order; rows not among them get -1. Shape (n,). Block references are
-    taken in pieces.
+    ``rows`` are distinct row numbers in processed order; rows not among them get -1. Shape (n,). ``warm``: blocks that
+    are there from the start. Block references are taken in pieces.
     """
     rows = np.asarray(rows, np.int64)
     ceiling = np.full(len(trace), -1, np.int64)
     labels = Labels(trace.block_ids)
     kind = np.int32 if len(rows) < 2**31 else np.int64
     owner = np.full(labels.size, len(rows), kind)  # the first of ``rows``, by its place there, to have each block
+    if warm is not None:
+        owner[labels.of(np.intersect1d(warm, trace.block_ids))] = -1
     ends = np.cumsum(np.diff(trace.block_offsets)[rows])
     first = 0
     while first < len(rows):
@@ -59,12 +61,13 @@ def _ceilings(trace: Trace, rows: Ints, first: int, labels: Labels, owner: NDArr
     return ceilings
 
 
-def ceiling_tokens(trace: Trace, rows: Ints) -> Ints:
+def ceiling_tokens(trace: Trace, rows: Ints, warm: Ints | None = None) -> Ints:
     """Infinite-cache prefix of each row in tokens, ``min(blocks * block_tokens, input_tokens)``.
 
-    ``rows`` are distinct row numbers in processed order; rows not among them get -1. Shape (n,).
+    ``rows`` are distinct row numbers in processed order; rows not among them get -1. Shape (n,). ``warm``: blocks that
+    are there from the start.
     """
-    blocks = ceiling_blocks(trace, rows)
+    blocks = ceiling_blocks(trace, rows, warm)
     return np.where(blocks < 0, -1, np.minimum(blocks * trace.block_tokens, trace.input_tokens))
 
 
@@ -74,7 +77,7 @@ def info(trace: Trace) -> dict[str, Any]:
     What concerns sharing is None for a trace whose source has no prefix ids; ``no_prefix_ids`` then says so.
     """
     from mooncake_bench.trace.published import published
-    from mooncake_bench.trace.sessions import early_turns
+    from mooncake_bench.trace.sessions import closed_loop_gap, early_turns
 
     walk = Walk(trace) if trace.has_prefix_ids else None
     facts = {
@@ -90,6 +93,7 @@ def info(trace: Trace) -> dict[str, Any]:
         "sharing": None if walk is None else walk.facts(),
         "sessions": None if trace.session_id is None else sessions(trace.session_id),
         "early_turns": early_turns(trace),
+        "closed_loop": {"possible": (gap := closed_loop_gap(trace)) is None, "gap": gap},
         "infinite_cache": None if walk is None else infinite_cache(trace, walk.ceiling_blocks),
         "working_set": None if walk is None else walk.working_set(),
         "metadata": dict(trace.metadata),

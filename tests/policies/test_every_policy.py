@@ -28,9 +28,11 @@ def test_what_ships_is_what_the_documentation_names() -> None:
         for kind in ("router", "admission", "eviction")
     }
     assert by_kind == {
-        "router": {"random", "round-robin", "load-balancing", "cache-aware", "kvcache-centric"},
+        "router": {
+            "random", "round-robin", "load-balancing", "cache-aware", "kvcache-centric", "priority", "hot-replicas",
+        },
         "admission": {
-            "accept-all", "queue-cap", "deadline", "baseline", "early", "predictive", "predictive-request",
+            "accept-all", "queue-cap", "deadline", "baseline", "early", "predictive", "predictive-request", "elastic",
         },
         "eviction": {
             "lru", "lfu", "fifo", "length-aware", "leaf-lru", "leaf-fifo", "leaf-slru", "clock", "sieve", "s3-fifo",

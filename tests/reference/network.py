@@ -40,6 +40,7 @@ class Network:
     post: Callable[[int, Flow, int], None]
     flows: list[Flow] = field(default_factory=list)
     created: int = 0
+    core: int | None = None  # bytes per second that all flows together get at most
 
     def add(
         self, now: int, source: int, target: int, size_bytes: int, cap: int | None, done: Callable[[], None] | None
@@ -65,7 +66,7 @@ class Network:
 
     def refill(self, now: int) -> None:
         """Give every flow its max-min fair rate; one whose rate changed is settled and gets a new end."""
-        for flow, rate in zip(self.flows, fair_rates(self.flows, self.nic), strict=True):
+        for flow, rate in zip(self.flows, fair_rates(self.flows, self.nic, self.core), strict=True):
             if rate == flow.rate:
                 continue
             if flow.rate >= 0:
@@ -77,13 +78,19 @@ class Network:
                 self.post(flow.end_ps, flow, flow.epoch)
 
 
-def fair_rates(flows: Sequence[Flow], nic: Sequence[int]) -> list[int]:
-    """Raise all rates together; a flow stops at its cap, or when its egress or ingress is full. Whole bytes/s."""
+def fair_rates(flows: Sequence[Flow], nic: Sequence[int], core: int | None = None) -> list[int]:
+    """Raise all rates together; a flow stops at its cap, or when its egress, its ingress or the core is full.
+
+    Whole bytes/s.
+    """
     rates: dict[int, int] = {}
     links = sorted({("out", f.source) for f in flows} | {("in", f.target) for f in flows})
+    if core is not None:
+        links.append(("core", len(nic)))
+        nic = [*nic, core]
 
     def uses(flow: Flow, link: tuple[str, int]) -> bool:
-        return link in (("out", flow.source), ("in", flow.target))
+        return link[0] == "core" or link in (("out", flow.source), ("in", flow.target))
 
     while len(rates) < len(flows):
         rising = [i for i in range(len(flows)) if i not in rates]

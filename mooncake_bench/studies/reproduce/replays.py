@@ -17,6 +17,7 @@ from mooncake_bench.sim.replay import run as simulate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.setup import Setup
     from mooncake_bench.trace import Trace
 
@@ -24,15 +25,25 @@ T = TypeVar("T")
 WORKERS = "MOONCAKE_BENCH_WORKERS"  # processes; 1: none but this one
 
 
-def each(trace: Trace, setups: Sequence[Setup], extract: Callable[[Replay], T]) -> list[T]:
+def each(
+    trace: Trace,
+    setups: Sequence[Setup],
+    extract: Callable[[Replay], T],
+    cost: Callable[[Setup], CostModel] | None = None,
+) -> list[T]:
     """``extract(replay)`` of every setup, in order: a function of a module, whose answer can be pickled.
 
-    Setups are replayed in as many processes as there are cores; what comes out does not depend on their number.
-    Raises what a replay raises.
+    ``cost``, another such function, replaces the setups' own cost models. Setups are replayed in as many processes as
+    there are cores; what comes out does not depend on their number. Raises what a replay raises.
     """
-    if workers() == 1 or len(setups) == 1:
-        return [extract(simulate(trace, setup)) for setup in setups]
-    futures = [_pool().submit(_one, trace, setup, extract) for setup in setups]
+    return spread(_one, [(trace, setup, extract, cost) for setup in setups])
+
+
+def spread(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+    """``work(*each)`` of all arguments, in order, on every core; what goes in and out can be pickled."""
+    if workers() == 1 or len(arguments) == 1:
+        return [work(*each) for each in arguments]
+    futures = [_pool().submit(work, *each) for each in arguments]
     try:
         return [future.result() for future in futures]
     finally:
@@ -58,8 +69,10 @@ def workers() -> int:
     return int(os.environ.get(WORKERS, 0)) or os.cpu_count() or 1
 
 
-def _one(trace: Trace, setup: Setup, extract: Callable[[Replay], T]) -> T:
-    return extract(simulate(trace, setup))
+def _one(
+    trace: Trace, setup: Setup, extract: Callable[[Replay], T], cost: Callable[[Setup], CostModel] | None = None
+) -> T:
+    return extract(simulate(trace, setup, cost=None if cost is None else cost(setup)))
 
 
 @cache

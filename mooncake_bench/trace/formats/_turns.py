@@ -40,7 +40,8 @@ def place_by_delay(raw: RawColumns) -> None:
         )
     if known:
         raw.notices.append(
-            f"{label}: delays after answers are kept ({known:,} rows); a replay goes by the arrival times alone"
+            f"{label}: delays after answers are kept ({known:,} rows); "
+            "a replay goes by the arrival times, but in a closed loop"
         )
     if raw.follows is not None:
         _place(raw, raw.follows.astype(bool))
