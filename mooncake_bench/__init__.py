@@ -41,8 +41,9 @@ def replay(
     from mooncake_bench.cli.sizes import check_warmup, resolve_sizes, setup_fields, without_sizes
     from mooncake_bench.errors import SetupError
     from mooncake_bench.results.run import Run
+    from mooncake_bench.sim.consistency import COUPLED, UNCOUPLED
     from mooncake_bench.sim.replay import run
-    from mooncake_bench.sim.setup import COUPLED, LIVE, READING, UNCOUPLED, Setup
+    from mooncake_bench.sim.setup import LIVE, READING, Setup
     from mooncake_bench.trace import Trace, load
 
     values = {"cluster": cluster, "policy": _spec(policy), **setup_fields(setup)}

@@ -66,7 +66,7 @@ EFFECTS = {  # option: its value, and what else makes it count
     "pool_blocks": ("8", []),
     "pool_scope": ("local", ["-p", "kvcache-centric"]),
     "ssd_blocks": ("40", SMALL),
-    "ssd_read_gbytes_per_s": ("9", [*SMALL, "--ssd", "40", "--pool-scope", "local", "-p", "round-robin"]),
+    "ssd_read_gbytes_per_s": ("9", [*SMALL, "--ssd", "40", "--pool-scope", "local", "--speedup", "0.02"]),
     "ssd_write_gbytes_per_s": ("0.5", [*SMALL, "--ssd", "40"]),
     "touch_order": ("head-first", ["--pool", "7"]),
     "vram_tokens": ("20000", []),

@@ -141,6 +141,16 @@ def test_a_sustained_rate_is_where_the_first_limit_is_met() -> None:
     assert field.limited_by(fast, len(field.rates) - 1) == "nothing tried"
 
 
+def test_a_rate_below_the_one_found_that_is_not_kept_is_told() -> None:
+    trace = Trace.of([(0.0, 1, 1, [1])])
+    field = Field(trace, {"one": Setup()}, [1.0, 2.0, 3.0, 4.0])
+    for place, tbt in enumerate((1.0, 6.0, 4.0, 9.0)):  # the limit is 5
+        field.found["one", place] = Tails(1.0, tbt, tbt, tbt, tbt)
+    slo = Slo("one", "mean")
+    assert field.sustained([slo]) == {slo: 0}  # 3 fails, 1 fails
+    assert (field.broken_below(slo, 2), field.broken_below(slo, 1)) == (1, None)
+
+
 def test_two_requests_show_their_percentiles_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     from mooncake_bench.sim.replay import run
 

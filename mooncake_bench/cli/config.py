@@ -16,20 +16,9 @@ from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.cli.scenario import FIRST_RUN
 from mooncake_bench.cli.sizes import check_warmup, resolve_sizes, without_sizes
 from mooncake_bench.errors import SetupError, TraceError
+from mooncake_bench.sim.consistency import COUPLED, RETRIES, SSD_RATES, UNCOUPLED
 from mooncake_bench.sim.parsing import parse_slo
-from mooncake_bench.sim.setup import (
-    COUPLED,
-    LIVE,
-    READING,
-    RETRIES,
-    SSD_RATES,
-    UNCOUPLED,
-    Setup,
-    fields_from,
-    flatten,
-    settings,
-    toml_lines,
-)
+from mooncake_bench.sim.setup import LIVE, READING, Setup, fields_from, flatten, settings, toml_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.errors import SetupError, nearest
+from mooncake_bench.sim.consistency import SSD_RATES
 from mooncake_bench.sim.parsing import Size, parse_size, parse_slo
-from mooncake_bench.sim.setup import SSD_RATES, Setup, settings
+from mooncake_bench.sim.setup import Setup, settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,40 +7,33 @@ TOML files, ``--set``, ``--dry-run`` and the manifest all read that declaration.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.errors import SetupError, nearest
-from mooncake_bench.sim.events import check_events, event_list, parse_events
+from mooncake_bench.sim.consistency import COUPLED, RETRIES, SSD_RATES, STAGES, check
+from mooncake_bench.sim.events import event_list
 from mooncake_bench.sim.parsing import (
     depths,
     duration,
     grouped,
     integer,
     number,
-    one_of,
     parse_cluster,
     parse_view,
     rate,
     text,
 )
+from mooncake_bench.sim.setting import Setting, checked, choice, setting
 from mooncake_bench.sim.slos import class_list, parse_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 READING = ("block_tokens", "timestamp_unit", "columns", "failures")  # fields that say how a trace is read
-LIVE = ("live_repeat", "live_device", "live_dtype", "live_layers", "live_cache")  # of no effect unless cost is live
-COUPLED = ("schedule", "step_tokens", "sequences", "prefix_cache")  # of no effect without coupled instances
-DECODING = ("decode_load_gbytes_per_s", "decode_preemption")
-STAGES = ("prefill_group", "prefill_chunk", "prefill_layers", "dram_gbytes_per_s", *DECODING)
-SSD_RATES = ("ssd_read_gbytes_per_s", "ssd_write_gbytes_per_s")  # of no effect without ssd.blocks
-UNCOUPLED = (
-    "pool_blocks", "pool_scope", "nic_gbytes_per_s", "nic_core_gbytes_per_s", "ssd_blocks", *SSD_RATES
-)  # fmt: skip  # of no effect on them
 SCHEDULES = ("prefill-first", "chunked", "one-at-a-time")
+LIVE = ("live_repeat", "live_device", "live_dtype", "live_layers", "live_cache")  # of no effect unless cost is live
 # mechanisms, told of only where they are not at their default, which is off
-RETRIES = ("client_backoff_ms", "client_backoff_factor", "client_jitter")  # of no effect without client.retries
 OFF: tuple[str, ...] = (
     "pool_scope", "events", "faults_requests", *STAGES, "slo_classes", "client_retries", *RETRIES, "client_loop",
     "client_think_speedup", "client_patience_ms", "ssd_blocks", "nic_core_gbytes_per_s", "warm_from",
@@ -48,42 +41,17 @@ OFF: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How one field of :class:`Setup` is named, read and explained."""
-
-    dotted: str
-    parse: Callable[[Any, str], Any]
-    help: str
-    unit: str = ""
-    least: float | None = None  # smallest allowed value
-    above: float | None = None  # the value must exceed this
-    most: float | None = None  # largest allowed value
-    unset: str = ""  # what None means
-    choices: tuple[str, ...] = ()  # the only values, where there are few
-
-
-def _setting(default: Any, dotted: str, parse: Callable[[Any, str], Any], help: str, **more: Any) -> Any:  # noqa: A002
-    return field(default=default, metadata={"setting": Setting(dotted, parse, help, **more)})
-
-
-def _choice(default: str, dotted: str, choices: tuple[str, ...], help: str) -> Any:  # noqa: A002
-    return _setting(default, dotted, one_of(*choices), help, choices=choices)
-
-
-@dataclass(frozen=True, slots=True)
 class Setup:
     """Everything that a run depends on besides its trace and its policy's code. Raises SetupError for a bad value."""
 
-    cluster: str = _setting(
-        "8P+8D", "cluster", text, "instances by role, such as 8P+8D, 4P@h800+8D@a100, 10P+0D or 16M"
-    )
-    model: str = _setting("llama-3-70b", "model", text, "model preset, a file.toml, or a config.json")
-    node: str = _setting("a800", "node", text, "node preset of the groups that name none, or a file.toml")
-    engine: str = _setting("mooncake-a800", "engine", text, "engine overhead preset, or a file.toml")
-    cost: str = _choice(
+    cluster: str = setting("8P+8D", "cluster", text, "instances by role, such as 8P+8D, 4P@h800+8D@a100, 10P+0D or 16M")
+    model: str = setting("llama-3-70b", "model", text, "model preset, a file.toml, or a config.json")
+    node: str = setting("a800", "node", text, "node preset of the groups that name none, or a file.toml")
+    engine: str = setting("mooncake-a800", "engine", text, "engine overhead preset, or a file.toml")
+    cost: str = choice(
         "analytic", "cost", ("analytic", "live"), "where durations come from: fitted formulas, or kernels that run here"
     )
-    live_repeat: int = _setting(
+    live_repeat: int = setting(
         5,
         "live.repeat",
         integer,
@@ -92,21 +60,21 @@ class Setup:
         least=1,
         most=999,
     )
-    live_device: str = _setting("auto", "live.device", text, "device of live kernels: auto, cpu, cuda or cuda:N")
-    live_dtype: str = _choice(
+    live_device: str = setting("auto", "live.device", text, "device of live kernels: auto, cpu, cuda or cuda:N")
+    live_dtype: str = choice(
         "auto", "live.dtype", ("auto", "float32", "bfloat16", "float16"), "type of live weights and KVCache"
     )
-    live_layers: str | None = _setting(
+    live_layers: str | None = setting(
         None, "live.layers", depths, "rising depths that live kernels run, such as 1,2,4", unset="1,2,4"
     )
-    live_cache: str | None = _setting(
+    live_cache: str | None = setting(
         None,
         "live.cache",
         text,
         "folder of live measurements",
         unset="mooncake-bench/live in the user's cache folder",
     )
-    pool_blocks: int | None = _setting(
+    pool_blocks: int | None = setting(
         None,
         "pool.blocks",
         integer,
@@ -115,10 +83,10 @@ class Setup:
         least=1,
         unset="the node preset's tokens",
     )
-    pool_scope: str = _choice(
+    pool_scope: str = choice(
         "global", "pool.scope", ("global", "local"), "whether a node may fetch KVCache from the pools of others"
     )
-    ssd_blocks: int | None = _setting(
+    ssd_blocks: int | None = setting(
         None,
         "ssd.blocks",
         integer,
@@ -127,16 +95,16 @@ class Setup:
         least=1,
         unset="none",
     )
-    ssd_read_gbytes_per_s: float = _setting(
+    ssd_read_gbytes_per_s: float = setting(
         27.0, "ssd.read_gbytes_per_s", rate, "how fast a node's SSD is read (assumed)", unit="GB/s", least=0.001
     )
-    ssd_write_gbytes_per_s: float = _setting(
+    ssd_write_gbytes_per_s: float = setting(
         13.5, "ssd.write_gbytes_per_s", rate, "how fast a node's SSD is written (assumed)", unit="GB/s", least=0.001
     )
-    touch_order: str = _choice(
+    touch_order: str = choice(
         "tail-first", "pool.touch_order", ("tail-first", "head-first"), "order in which a request's blocks are touched"
     )
-    vram_tokens: int | None = _setting(
+    vram_tokens: int | None = setting(
         None,
         "vram.tokens",
         integer,
@@ -145,7 +113,7 @@ class Setup:
         least=1,
         unset="the node preset's",
     )
-    nic_gbytes_per_s: float | None = _setting(
+    nic_gbytes_per_s: float | None = setting(
         None,
         "nic.gbytes_per_s",
         rate,
@@ -154,10 +122,10 @@ class Setup:
         above=0,
         unset="the node preset's",
     )
-    prefill_group: int = _setting(
+    prefill_group: int = setting(
         1, "prefill.group", integer, "prefill nodes that are one instance, a pipeline of stages", unit="nodes", least=1
     )
-    prefill_chunk: int | None = _setting(
+    prefill_chunk: int | None = setting(
         None,
         "prefill.chunk_tokens",
         integer,
@@ -166,13 +134,13 @@ class Setup:
         least=1,
         unset="the whole prompt",
     )
-    prefill_layers: str = _choice(
+    prefill_layers: str = choice(
         "fitted",
         "prefill.layers",
         ("fitted", "overlapped", "serialised"),
         "how a prefill loads and stores KVCache",
     )
-    dram_gbytes_per_s: float | None = _setting(
+    dram_gbytes_per_s: float | None = setting(
         None,
         "dram.gbytes_per_s",
         rate,
@@ -181,7 +149,7 @@ class Setup:
         above=0,
         unset="the link preset of the node, else 102",
     )
-    decode_load_gbytes_per_s: float | None = _setting(
+    decode_load_gbytes_per_s: float | None = setting(
         None,
         "decode.load_gbytes_per_s",
         rate,
@@ -190,7 +158,7 @@ class Setup:
         above=0,
         unset="loading takes no time",
     )
-    nic_core_gbytes_per_s: float | None = _setting(
+    nic_core_gbytes_per_s: float | None = setting(
         None,
         "nic.core_gbytes_per_s",
         rate,
@@ -199,25 +167,25 @@ class Setup:
         least=0.001,
         unset="as wide as all NICs",
     )
-    decode_preemption: str = _choice(
+    decode_preemption: str = choice(
         "swap", "decode.preemption", ("swap", "recompute"), "where preempted KVCache goes: to DRAM, or nowhere"
     )
-    slo_ttft_ms: float = _setting(30000.0, "slo.ttft_ms", duration, "time to first token SLO", unit="ms", least=1e-6)
-    slo_tbt_ms: float = _setting(100.0, "slo.tbt_ms", duration, "time between tokens SLO", unit="ms", least=1e-6)
-    slo_classes: str | None = _setting(
+    slo_ttft_ms: float = setting(30000.0, "slo.ttft_ms", duration, "time to first token SLO", unit="ms", least=1e-6)
+    slo_tbt_ms: float = setting(100.0, "slo.tbt_ms", duration, "time between tokens SLO", unit="ms", least=1e-6)
+    slo_classes: str | None = setting(
         None,
         "slo.classes",
         class_list,
         "SLOs of requests of a priority: PRIORITY=ttft:..,tbt:..; what a class leaves out is as for all",
         unset="the same for all",
     )
-    tbt_metric: str = _choice(
+    tbt_metric: str = choice(
         "tail10", "slo.tbt_metric", ("tail10", "max", "mean", "p99"), "which TBT of a request its SLO judges"
     )
-    first_gap: str = _choice(
+    first_gap: str = choice(
         "include", "slo.first_gap", ("include", "exclude"), "count the gap from first to second token in every TBT"
     )
-    speedup: float = _setting(
+    speedup: float = setting(
         1.0,
         "speedup",
         number,
@@ -226,8 +194,8 @@ class Setup:
         least=1e-9,
         most=1e9,
     )
-    view: str = _setting("exact", "view", text, "what policies see: exact, delayed:<ms> or router-only")
-    estimate_error: float = _setting(
+    view: str = setting("exact", "view", text, "what policies see: exact, delayed:<ms> or router-only")
+    estimate_error: float = setting(
         0.0,
         "estimate_error",
         number,
@@ -235,10 +203,10 @@ class Setup:
         least=0,
         most=0.57,
     )
-    schedule: str = _choice(
+    schedule: str = choice(
         "prefill-first", "coupled.schedule", SCHEDULES, "what the steps of a coupled instance (M) hold"
     )
-    step_tokens: int | None = _setting(
+    step_tokens: int | None = setting(
         None,
         "coupled.step_tokens",
         integer,
@@ -247,7 +215,7 @@ class Setup:
         least=1,
         unset="131072; chunked: 512",
     )
-    sequences: int | None = _setting(
+    sequences: int | None = setting(
         None,
         "coupled.sequences",
         integer,
@@ -256,38 +224,38 @@ class Setup:
         least=1,
         unset="256",
     )
-    prefix_cache: str = _choice(
+    prefix_cache: str = choice(
         "on", "coupled.prefix_cache", ("on", "off"), "whether a coupled instance keeps prompts in the VRAM left over"
     )
-    events: str | None = _setting(
+    events: str | None = setting(
         None,
         "events",
         event_list,
         "what happens to instances: TIME:fail|recover|switch:prefill|decode|coupled:N",
         unset="nothing",
     )
-    faults_requests: str = _choice(
+    faults_requests: str = choice(
         "retry", "faults.requests", ("retry", "fail"), "what becomes of requests on an instance that fails"
     )
-    client_retries: int = _setting(
+    client_retries: int = setting(
         0, "client.retries", integer, "how often a client asks again after a rejection", least=0, most=1000
     )
-    client_backoff_ms: float = _setting(
+    client_backoff_ms: float = setting(
         1000.0, "client.backoff_ms", duration, "what a client waits before it asks again", unit="ms", least=1e-6
     )
-    client_backoff_factor: float = _setting(
+    client_backoff_factor: float = setting(
         2.0, "client.backoff_factor", number, "by how much that grows each time", least=1
     )
-    client_jitter: float = _setting(
+    client_jitter: float = setting(
         0.0, "client.jitter", number, "seeded uniform error on that, as a share of it", least=0, most=1
     )
-    client_loop: str = _choice(
+    client_loop: str = choice(
         "open", "client.loop", ("open", "closed"), "when a session's next turn arrives: by its timestamp, or its delay"
     )
-    client_think_speedup: float = _setting(
+    client_think_speedup: float = setting(
         1.0, "client.think_speedup", number, "how much faster sessions think in a closed loop", unit="x", least=1e-9
     )
-    client_patience_ms: float | None = _setting(
+    client_patience_ms: float | None = setting(
         None,
         "client.patience_ms",
         duration,
@@ -296,9 +264,9 @@ class Setup:
         least=1e-6,
         unset="as long as it takes",
     )
-    policy: str = _setting("kvcache-centric", "policy", text, "policy SPEC")
-    seed: int = _setting(0, "seed", integer, "seed of every random stream", least=0)
-    block_tokens: int | None = _setting(
+    policy: str = setting("kvcache-centric", "policy", text, "policy SPEC")
+    seed: int = setting(0, "seed", integer, "seed of every random stream", least=0)
+    block_tokens: int | None = setting(
         None,
         "trace.block_tokens",
         integer,
@@ -307,20 +275,20 @@ class Setup:
         least=1,
         unset="the trace's own",
     )
-    timestamp_unit: str = _choice(
+    timestamp_unit: str = choice(
         "auto", "trace.timestamp_unit", ("auto", "s", "ms", "us", "ns"), "unit of the trace's timestamps"
     )
-    columns: str | None = _setting(
+    columns: str | None = setting(
         None,
         "trace.columns",
         text,
         "columns of a plain CSV, JSON lines or parquet trace, such as arrival=ts,input=prompt_len,output=gen_len",
         unset="arrival_ms,input_tokens,output_tokens",
     )
-    failures: str = _choice(
+    failures: str = choice(
         "exclude", "trace.failures", ("exclude", "error"), "requests that failed where the trace was taken (BurstGPT)"
     )
-    max_requests: int | None = _setting(
+    max_requests: int | None = setting(
         None,
         "trace.max_requests",
         integer,
@@ -329,7 +297,7 @@ class Setup:
         least=1,
         unset="all",
     )
-    start_ms: float | None = _setting(
+    start_ms: float | None = setting(
         None,
         "trace.start_ms",
         duration,
@@ -338,7 +306,7 @@ class Setup:
         least=0,
         unset="the beginning",
     )
-    end_ms: float | None = _setting(
+    end_ms: float | None = setting(
         None,
         "trace.end_ms",
         duration,
@@ -347,14 +315,14 @@ class Setup:
         above=0,
         unset="the end",
     )
-    warm_from: str | None = _setting(
+    warm_from: str | None = setting(
         None,
         "warm_from",
         text,
         "start with the caches that a replay of this trace leaves, or those that this run left",
         unset="empty caches",
     )
-    warmup_ms: float = _setting(
+    warmup_ms: float = setting(
         0.0,
         "warmup_ms",
         duration,
@@ -367,79 +335,9 @@ class Setup:
         for item in fields(self):
             value = getattr(self, item.name)
             if value is not None or item.default is not None:
-                object.__setattr__(self, item.name, _checked(item.metadata["setting"], value))
+                object.__setattr__(self, item.name, checked(item.metadata["setting"], value))
         parse_view(self.view)
-        roles = [role for role, _ in self.instances]
-        self._check_events(roles)
-        self._check_clients()
-        self._check_coupled(coupled="M" in roles)
-        self._check_prefill(roles)
-        self._check_tiers(roles)
-        if self.start_ms is not None and self.end_ms is not None and self.start_ms >= self.end_ms:
-            raise SetupError(f"trace.end_ms: {self.end_ms:g} must be above trace.start_ms {self.start_ms:g}")
-
-    def _check_clients(self) -> None:
-        idle = next((name for name in RETRIES if getattr(self, name) != _default(name)), None)
-        if idle is not None and not self.client_retries:
-            raise SetupError(f"{settings()[idle].dotted}: no effect without client.retries; give that, or drop this")
-        if self.client_think_speedup != 1 and self.client_loop != "closed":
-            raise SetupError("client.think_speedup: no effect without client.loop = closed; give that, or drop this")
-
-    def _check_events(self, roles: list[str]) -> None:
-        events = parse_events(self.events)
-        check_events(events, roles)
-        if self.faults_requests != "retry" and not any(event.action == "fail" for event in events):
-            raise SetupError("faults.requests: no effect without a fail event; add --event, or drop this")
-
-    def _check_tiers(self, roles: list[str]) -> None:
-        idle = next((name for name in SSD_RATES if getattr(self, name) != _default(name)), None)
-        if idle is not None and self.ssd_blocks is None:
-            raise SetupError(f"{settings()[idle].dotted}: no effect without ssd.blocks; give that, or drop this")
-        sends = "D" in roles or (roles.count("P") > 1 and self.pool_scope == "global")
-        if self.nic_core_gbytes_per_s is not None and not sends:
-            how = "nothing is sent between its instances; drop it"
-            raise SetupError(f"nic.core_gbytes_per_s: no effect on cluster {self.cluster}: {how}")
-        if self.warm_from is not None and "M" in roles and self.prefix_cache == "off":
-            raise SetupError("warm_from: no effect where coupled.prefix_cache is off; drop it")
-
-    def _check_prefill(self, roles: list[str]) -> None:
-        given = [name for name in STAGES if getattr(self, name) != _default(name)]
-        if given and "M" in roles:
-            how = "its instances prefill and decode in steps of their own, see coupled.schedule; drop it"
-            raise SetupError(f"{settings()[given[0]].dotted}: no effect on cluster {self.cluster}: {how}")
-        if given and given[-1] in DECODING and "D" not in roles:
-            dotted = settings()[given[-1]].dotted
-            raise SetupError(f"{dotted}: no effect on cluster {self.cluster}: nothing decodes; drop it")
-        if self.dram_gbytes_per_s is not None and self.prefill_layers == "fitted":
-            raise SetupError(
-                "dram.gbytes_per_s: no effect where prefill.layers is fitted, whose times hold the load as measured; "
-                "set that to overlapped or serialised, or drop this"
-            )
-        if self.prefill_group == 1:
-            return
-        if self.prefill_layers != "fitted":
-            raise SetupError(
-                f"prefill.layers: {self.prefill_layers} is known for single nodes only; drop it, or prefill.group"
-            )
-        if any(event.action == "switch" for event in parse_events(self.events)):
-            raise SetupError(
-                f"events: a switch changes the role of one node, and a prefill instance here is "
-                f"{self.prefill_group} of them; drop it, or prefill.group"
-            )
-
-    def _check_coupled(self, *, coupled: bool) -> None:
-        given = [name for name in (*COUPLED, *UNCOUPLED) if getattr(self, name) != _default(name)]
-        idle = next((name for name in given if coupled != (name in COUPLED)), None)
-        if idle is not None:
-            raise SetupError(f"{settings()[idle].dotted}: no effect on cluster {self.cluster}: {_IDLE_ON[coupled]}")
-        if self.schedule == "one-at-a-time" and (self.step_tokens or self.sequences):
-            name = "step_tokens" if self.step_tokens else "sequences"
-            raise SetupError(f"coupled.{name}: no effect where requests run one at a time; drop it")
-        if coupled and self.schedule == "chunked" and self.step_limits[0] < self.step_limits[1]:
-            raise SetupError(
-                f"coupled.step_tokens: a chunked step of {self.step_limits[0]} tokens cannot decode "
-                f"{self.step_limits[1]} requests; give as many tokens, or a lower coupled.sequences"
-            )
+        check(self)
 
     @property
     def step_limits(self) -> tuple[int, int]:
@@ -487,7 +385,7 @@ class Setup:
         idle += [name for name in OFF if getattr(self, name) == _default(name)]
         idle += () if self.coupled else COUPLED
         idle += () if self.ssd_blocks is not None else SSD_RATES
-        return {setting.dotted: getattr(self, name) for name, setting in settings().items() if name not in idle}
+        return {declared.dotted: getattr(self, name) for name, declared in settings().items() if name not in idle}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "setup") -> Setup:
@@ -506,12 +404,6 @@ def _default(name: str) -> Any:
     return Setup.__dataclass_fields__[name].default
 
 
-_IDLE_ON = {
-    True: "a coupled instance's cache is what its VRAM leaves, and nothing is sent; see vram.tokens, or drop it",
-    False: "it has no coupled instance; give one such as 16M, or drop it",
-}
-
-
 def settings() -> dict[str, Setting]:
     """Field name to declaration, in order."""
     return {item.name: item.metadata["setting"] for item in fields(Setup)}
@@ -527,7 +419,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def fields_from(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Field name to value for dotted names, flat or nested. Raises SetupError naming ``where`` and an unknown key."""
-    names = {setting.dotted: name for name, setting in settings().items()}
+    names = {declared.dotted: name for name, declared in settings().items()}
     found = {}
     for dotted, value in flatten(values).items():
         if dotted not in names:
@@ -540,7 +432,7 @@ def fields_from(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def toml_lines(values: Mapping[str, Any]) -> str:
     """Dotted names and values as TOML, one a line; None becomes a comment that says what it means."""
-    unset = {setting.dotted: setting.unset for setting in settings().values()}
+    unset = {declared.dotted: declared.unset for declared in settings().values()}
     return "".join(
         f"# {key}: not set ({unset.get(key, 'none')})\n" if value is None else f"{key} = {_toml(value)}\n"
         for key, value in values.items()
@@ -549,14 +441,3 @@ def toml_lines(values: Mapping[str, Any]) -> str:
 
 def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list | bool) else repr(value)
-
-
-def _checked(setting: Setting, value: Any) -> Any:
-    parsed = setting.parse(value, setting.dotted)
-    if setting.least is not None and parsed < setting.least:
-        raise SetupError(f"{setting.dotted}: must be at least {setting.least:g}, got {value!r}")
-    if setting.most is not None and parsed > setting.most:
-        raise SetupError(f"{setting.dotted}: must be at most {setting.most:g}, got {value!r}")
-    if setting.above is not None and parsed <= setting.above:
-        raise SetupError(f"{setting.dotted}: must be above {setting.above:g}, got {value!r}")
-    return parsed

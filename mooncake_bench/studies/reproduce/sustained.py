@@ -152,6 +152,11 @@ class Field:
         self.measure((slo.cluster, place) for slo, place in asked)
         return [not slo.broken(self.found[slo.cluster, place], self.base(slo)) for slo, place in asked]
 
+    def broken_below(self, slo: Slo, place: int) -> int | None:
+        """The lowest place tried below ``place`` at which it is not kept: a curve that goes up and down has those."""
+        tried = (at for cluster, at in self.found if cluster == slo.cluster and at < place)
+        return min((at for at in tried if slo.broken(self.found[slo.cluster, at], self.base(slo))), default=None)
+
     def limited_by(self, slo: Slo, place: int) -> str:
         """What is not kept at the next rate of the grid."""
         if place + 1 == len(self.rates):

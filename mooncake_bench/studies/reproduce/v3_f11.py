@@ -185,11 +185,26 @@ def _notes(found: Mapping[str, Workload]) -> Iterator[str]:
         yield f"{NAMES[name]}: the gain by the reading of TBT: {spread}"
         tried = ", ".join(f"[{coupled}] {rivals.percent(each.gain(coupled))}" for coupled in COUPLED_ONES)
         yield f"{NAMES[name]}, experiment: the gain over {tried} (in turn: round-robin)"
+        yield from _dips(name, each)
         if each.scattered is not None:
             yield (
                 f"{NAMES[name]}, experiment: with a document's questions scattered over the whole workload, so that "
                 "few documents are new after its first part, and P90 TTFT at the lowest rate is a cached prompt's, "
                 f"the gain is {rivals.percent(each.scattered)}"
+            )
+
+
+def _dips(name: str, each: Workload) -> Iterator[str]:
+    """What a lower rate would be that is not sustained either, where percentiles go up and down."""
+    for cluster in SETUPS:
+        slo = Slo(cluster, JUDGED)
+        place = each.field.broken_below(slo, each.places[slo])
+        if place is not None:
+            rate = each.field.rates[place]
+            more = rivals.percent(each.rate(Slo(BEST, JUDGED)) / each.field.rates[place - 1] - 1)
+            yield (
+                f"{NAMES[name]}: [{cluster}] misses its SLO at {rate:.2f} requests/s already, and keeps it again at "
+                f"{each.rate(slo):.2f}; counted from just below {rate:.2f}, [3P+1D] gains {more}"
             )
 
 
