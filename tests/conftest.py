@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 PLAIN = "not benchmark and not live"  # what pyproject.toml asks for
 REPO = Path(__file__).resolve().parent.parent
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("MOONCAKE_BENCH_WORKERS", "1")  # every core has a worker already
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the live device does, before any test imports torch
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -30,11 +30,11 @@ GET = Traces.get
 
 
 class Beginnings(Traces):
-    """The first 300 requests of each stand-in: enough to see what is said, not what is true."""
+    """The first 100 requests of each stand-in: enough to see what is said, not what is true."""
 
     def get(self, key: str) -> tuple[Trace | None, Used]:
         trace, used = GET(self, key)
-        return None if trace is None else trace.select(max_requests=300), used
+        return None if trace is None else trace.select(max_requests=100), used
 
 
 @pytest.fixture(scope="module")

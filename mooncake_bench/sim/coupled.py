@@ -127,14 +127,17 @@ class CoupledNode(Decoder):
         self.coupling.state.work_end[self.instance] = self._free_at(now) + self.queued_ps
 
     def _free_at(self, now: int) -> int:
-        """The earliest that a prompt in the queue can start, as far as is known."""
+        """The earliest that a prompt in the queue can start, as far as a scheduler may know: not when answers end."""
         if not self.plan:
             return now
         if self.chunks:
             job, chunk = self.chunks[-1]
             left, room = job.left - chunk * self.plan, self.rules.step_tokens - self.batch
             return self.start + elapsed(self.plan - -left // max(room, 1), self.step, self.growth)
-        return self.boundary if self.queue or self.preempted else now
+        if not (self.queue or self.preempted):
+            return now
+        steps = steps_within(now - self.start, self.step, self.growth)
+        return self.start + elapsed(steps + 1, self.step, self.growth)  # room may come with the next step
 
     def line(self, now: int) -> Iterator[tuple[Job, int]]:
         """Requests whose prefill has not ended, and when it would."""

@@ -51,7 +51,7 @@ class Point:
 
 POINTS = (
     Point("as judged"),
-    Point("θ 1", {"policy": "kvcache-centric:threshold=1"}),
+    Point("threshold 1", {"policy": "kvcache-centric:threshold=1"}),
     Point("pools of 20,000 blocks", {"pool_blocks": 20_000}),
     Point("pools of 50,000 blocks", {"pool_blocks": 50_000}),
 )
@@ -170,7 +170,7 @@ def _claims(measured: Mapping[str, Measured]) -> Iterator[Claim]:
 
 
 def _parameters() -> Iterator[str]:
-    yield "θ of Algorithm 1, which the paper does not give: 4; also tried: 1"
+    yield "threshold of Algorithm 1, which the paper does not give: 4; also tried: 1"
     yield "pool of a prefill node: the preset's 5,859 blocks (3 M tokens); also tried: 20,000 and 50,000"
     yield (
         f"hot: by the number of requests that have the key, over the whole trace; a replica counts where it is ready; "

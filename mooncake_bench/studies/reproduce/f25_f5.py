@@ -38,7 +38,7 @@ GAIN = 1 - 3.07 / 3.58  # "14 % below"
 CLUSTER = "8P+8D"  # the paper says 16 nodes; its figure 11 shows at most 8 replicas
 SEEDS = 5
 RATE, SPLIT, THRESHOLD, LOAD, ENGINE, SEED = (
-    "arrival rate", "split", "threshold θ", "load counted by", "engine", "seed of random",
+    "arrival rate", "split", "threshold", "load counted by", "engine", "seed of random",
 )  # fmt: skip
 RATES = (0.5, 1.25, 1.5, 2.0)
 BY_REQUESTS = {"load-balancing": "load-balancing:by=requests"}
@@ -146,7 +146,7 @@ def _rates() -> list[float]:
 def _parameters(measured: Measured) -> Iterator[str]:
     spread = [each["random"].mean for each in measured.along(SEED)]
     yield f"the split of the 16 nodes, which the paper does not say: {CLUSTER}; also tried: 6P+10D, 12P+4D"
-    yield f"θ of Algorithm 1, which neither paper gives: 4; also tried: {', '.join(_values(THRESHOLD))}"
+    yield f"threshold of Algorithm 1, which neither paper gives: 4; also tried: {', '.join(_values(THRESHOLD))}"
     yield "the load that load-balancing balances: queued time; also tried: requests not yet prefilled"
     yield f"arrival rate: the trace's own; also tried: ×{', ×'.join(f'{rate:g}' for rate in RATES)}"
     yield "engine overhead: mooncake-a800; also tried: none"

@@ -32,7 +32,7 @@ PUBLISHED = {"random": 92.07, "load-balancing": 60.41, "cache-aware": 14.36, "kv
 THRESHOLD = 4.0
 SPECS = {"kvcache-centric": "kvcache-centric:threshold=3.999999"}
 JUDGED_RATE, SMALL = 1.52, 500  # blocks a prefill node, against the preset's 5,859
-RATE, POOL, TEST, LOAD = "arrival rate", f"arrival rate, pools of {SMALL} blocks", "test of θ", "load counted by"
+RATE, POOL, TEST, LOAD = "arrival rate", f"arrival rate, pools of {SMALL} blocks", "test of the threshold", "load counted by"
 
 
 def _points() -> Iterator[Point]:
@@ -133,7 +133,7 @@ def _parameters(measured: Measured) -> Iterator[str]:
         f"×{point.changes['speedup']:g}, {point.changes.get('pool_blocks', 5_859):,} blocks a prefill node"
     )
     yield (
-        f"θ, which the paper does not give: {THRESHOLD:g}; its test: ≥, as v3 writes it (but for its last "
+        f"threshold, which the paper does not give: {THRESHOLD:g}; its test: ≥, as v3 writes it (but for its last "
         "line, which copies nothing at equality); also tried: >, as FAST'25 writes it"
     )
     yield "the load that load-balancing balances: queued time; also tried: requests not yet prefilled"
@@ -184,7 +184,7 @@ def _sheet(measured: Measured) -> Sheet:
 def _short(point: Point) -> str:
     """A setting in a few words."""
     pools = ", small pools" if "pool_blocks" in point.changes else ""
-    other = "" if point.axis in (RATE, POOL) else ", θ test >" if point.axis == TEST else ", load by requests"
+    other = "" if point.axis in (RATE, POOL) else ", test >" if point.axis == TEST else ", load by requests"
     return f"rate ×{point.changes['speedup']:g}{pools}{other}"
 
 
