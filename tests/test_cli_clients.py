@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from fault_tools import Tool, gate, latest, line, written
 
+from mooncake_bench import replay
+from mooncake_bench.trace import Trace
+
 # Two sessions of two turns each, 600 tokens a prompt; the second turn thinks for 5 s.
 ROWS = [
     line(0.0, session_id=1, priority=1), line(10.0, session_id=2, priority=2),
@@ -81,3 +84,14 @@ def test_a_repeated_run_has_the_same_clients(tool: Tool) -> None:
     assert tool("replay", "--from", "@last").code == 0
     assert latest().manifest["setup"] == first.manifest["setup"]
     assert latest().manifest["content_sha256"] == first.manifest["content_sha256"]
+
+
+def test_a_mean_of_prefill_time_counts_everybody_whose_prefill_began() -> None:
+    # 20,000 tokens take more than 2.5 s; their client gives up after 500 ms, so 500 ms of the GPU were spent on it.
+    # 512 tokens, later, take less: the mean is over both, although the first shows no hits.
+    trace = Trace.of([(0, 20_000, 2, list(range(40))), (10_000, 512, 2, [99])])
+    run = replay(trace, cluster="1P+1D", client_patience_ms=500)
+    first, second = run.requests.column("prefill_gpu_ms").to_pylist()
+    assert (run.requests.column("status").to_pylist(), first) == (["failed", "completed"], 500.0)
+    mean = run.metrics()["mean_prefill_gpu_ms"]
+    assert (mean.value, mean.n) == ((500.0 + second) / 2, 2)

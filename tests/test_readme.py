@@ -31,7 +31,7 @@ def test_the_first_code_block_is_two_commands_to_install_and_to_test() -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "least"), [("traces", 13), ("calibration", 8)])
+@pytest.mark.parametrize(("name", "least"), [("traces", 13), ("calibration", 8), ("reproduce", 2)])
 def test_every_command_of_a_page_works_in_order(
     name: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -329,6 +329,7 @@ def test_numbers_and_figure_are_kept_and_never_overwritten(tool: Tool, monkeypat
         assert text.startswith(begins)
         assert "does not hold" in text or "holds" in text
     assert pq.read_table("kept/F25-F9.parquet").schema.equals(show.SCHEMA)
+    assert 'src="data:image/png;base64,' in Path("kept/summary.html").read_text(encoding="utf-8")  # needs no other file
     again = tool("reproduce", "F25-F9", "-o", "kept")
     assert (again.code, again.out) == (2, "")
     assert "exists; choose another name, or --force" in again.err

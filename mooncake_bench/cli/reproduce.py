@@ -176,7 +176,10 @@ def _store_summary(done: Sequence[tuple[Published, Result]], given: dict[str, An
     from mooncake_bench.studies.reproduce.show import full_summary
 
     report = full_summary(done)
-    texts = (markup.markdown(report), markup.latex(report), page(report, "The Mooncake papers' results, reproduced"))
+    pictures = {f"{one.ID}: {one.TITLE}": given["out"] / f"{one.ID}.png" for one, result in done if result.draw}
+    figures = {caption: path.read_bytes() for caption, path in pictures.items() if path.is_file()}
+    html = page(report, "The Mooncake papers' results, reproduced", figures)
+    texts = (markup.markdown(report), markup.latex(report), html)
     written = []
     for name, text in zip(SUMMARIES, texts, strict=True):
         target = given["out"] / name

@@ -31,6 +31,18 @@ SHORT = {
     "start": "start_ms",
     "end": "end_ms",
     "warmup": "warmup_ms",
+    "dram_rate": "dram_gbytes_per_s",
+    "decode_load": "decode_load_gbytes_per_s",
+    "slo_class": "slo_classes",
+    "event": "events",
+    "fault_requests": "faults_requests",
+    "retries": "client_retries",
+    "backoff": "client_backoff_ms",
+    "backoff_factor": "client_backoff_factor",
+    "jitter": "client_jitter",
+    "loop": "client_loop",
+    "think_speedup": "client_think_speedup",
+    "patience": "client_patience_ms",
 }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from html import escape
 from typing import TYPE_CHECKING
 
 from mooncake_bench.report.markup import clean, text_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mooncake_bench.report.sheets import Report, Sheet
 
@@ -22,13 +23,17 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
 th.text, td.text { text-align: left; }
-p.note, li { color: var(--faint); }
+p.note, li, figcaption { color: var(--faint); }
+figure { margin: 1.5rem 0; } img { max-width: 100%; background: #fff; }
 """
 
 
-def page(report: Report, title: str) -> str:
-    """The report as a complete document; every name in it stays text, whatever letters it has."""
-    body = "\n".join(_body(report, title))
+def page(report: Report, title: str, figures: Mapping[str, bytes] | None = None) -> str:
+    """The report as a complete document; every name in it stays text, whatever letters it has.
+
+    ``figures``: PNG pictures by caption, kept inside the page.
+    """
+    body = "\n".join([*_body(report, title), *_figures(figures or {})])
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -47,6 +52,14 @@ def _body(report: Report, title: str) -> Iterator[str]:
         yield "<h2>Notices</h2>\n<ul>"
         yield from (f"<li>{_text(notice)}</li>" for notice in report.notices)
         yield "</ul>"
+
+
+def _figures(figures: Mapping[str, bytes]) -> Iterator[str]:
+    if figures:
+        yield "<h2>Figures</h2>"
+    for caption, png in figures.items():
+        source = f"data:image/png;base64,{b64encode(png).decode()}"
+        yield f'<figure><img src="{source}" alt="{_text(caption)}"><figcaption>{_text(caption)}</figcaption></figure>'
 
 
 def _table(sheet: Sheet) -> Iterator[str]:

@@ -37,8 +37,9 @@ SAME_WORK = {  # what must agree -> where it stands in the manifest
     "warm-up": ("setup", "warmup_ms"),
 }
 PAIRED = ("ttft_ms", "tbt_ms", "e2e_ms")
-DECISIONS = (
-    "status", "reject_stage", "reject_reason", "prefill_instance", "decode_instance", "hit_blocks", "fetched_tokens"
+DECISIONS = (  # queue_ms: also in which order an instance took its queue
+    "status", "reject_stage", "reject_reason", "prefill_instance", "decode_instance", "hit_blocks", "fetched_tokens",
+    "queue_ms",
 )  # fmt: skip
 BLOCKS = 40  # stretches of time that are drawn as wholes: requests that queue together are not independent
 DRAWS = 2_000
@@ -134,6 +135,9 @@ def _differing(base: Run, run: Run) -> Iterator[str]:
     for what, (section, key) in SAME_WORK.items():
         ours, theirs = base.manifest[section].get(key), run.manifest[section].get(key)
         if ours != theirs:
+            if what == "trace" and _decodes(base) != _decodes(run):
+                yield "in one of them nothing decodes, so that its answers end at the first token"
+                continue
             yield f"{what} differs ({_shown(ours)} and {_shown(theirs)})"
 
 
@@ -265,10 +269,14 @@ def _what_would_part(base: Run, run: Run) -> str:
 
 
 def decided_alike(base: Run, run: Run) -> bool:
-    """True when two runs made every decision alike: where, from which cache, admitted or not."""
+    """True when two runs made every decision alike: where, in which order, from which cache, admitted or not."""
     return base.requests.num_rows == run.requests.num_rows and all(
         base.requests.column(name).equals(run.requests.column(name)) for name in DECISIONS
     )
+
+
+def _decodes(run: Run) -> bool:
+    return bool(run.manifest["cluster"]["decode_instances"])
 
 
 def _other_settings(runs: Sequence[Run]) -> Iterator[str]:

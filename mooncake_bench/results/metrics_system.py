@@ -90,7 +90,7 @@ def _known_total(column: str, facts: Facts) -> Computed:
 
 
 def _mean_gpu(facts: Facts) -> Computed:
-    total, count = _total("prefill_gpu_ms", facts)
+    total, count = _known_total("prefill_gpu_ms", facts)  # of any attempt: one that was lost shows no hits
     return ratio(total, count), count
 
 
@@ -107,7 +107,7 @@ def _wasted_ratio(facts: Facts) -> Computed:
 
 def work() -> Iterable[Metric]:
     occupied = "time prefills occupied an instance (all its GPUs)"
-    yield Metric("prefill_gpu_ms", "ms", "lower", PREFILLED, occupied, partial(_total, "prefill_gpu_ms"))
+    yield Metric("prefill_gpu_ms", "ms", "lower", PREFILLED, occupied, partial(_known_total, "prefill_gpu_ms"))
     yield Metric("mean_prefill_gpu_ms", "ms", "lower", PREFILLED, f"{occupied}, per request", _mean_gpu)
     wasted = "prefill of requests that were later rejected or failed, and of attempts that came to nothing"
     yield Metric("wasted_prefill_gpu_ms", "ms", "lower", PREFILLED, f"time spent on the {wasted}", _wasted_gpu)

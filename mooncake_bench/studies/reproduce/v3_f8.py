@@ -32,7 +32,12 @@ PUBLISHED = {"random": 92.07, "load-balancing": 60.41, "cache-aware": 14.36, "kv
 THRESHOLD = 4.0
 SPECS = {"kvcache-centric": "kvcache-centric:threshold=3.999999"}
 JUDGED_RATE, SMALL = 1.52, 500  # blocks a prefill node, against the preset's 5,859
-RATE, POOL, TEST, LOAD = "arrival rate", f"arrival rate, pools of {SMALL} blocks", "test of the threshold", "load counted by"
+RATE, POOL, TEST, LOAD = (
+    "arrival rate",
+    f"arrival rate, pools of {SMALL} blocks",
+    "test of the threshold",
+    "load counted by",
+)
 
 
 def _points() -> Iterator[Point]:
