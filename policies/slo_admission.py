@@ -207,7 +207,9 @@ class PredictiveRequest(Early):
         decode = table[:, 0].astype(np.int64)
         step_ms = cluster.step_ms(np.maximum(cluster.decode_batch, 1), cluster.decode_tokens)[decode]
         begin = np.where(joined > 0, since, np.maximum(since, cluster.now_ms))
-        there = (begin <= then) & (begin + steps * step_ms > then)
+        stays = (steps > 0) & np.isfinite(step_ms)  # not: it has left, or its instance does not decode
+        decoding_ms = np.multiply(steps, step_ms, out=np.zeros_like(steps), where=stays)
+        there = stays & (begin <= then) & (begin + decoding_ms > then)
         done = np.minimum(np.where(joined > 0, (cluster.now_ms - since) / step_ms, 0), steps)
         return Batches(
             np.bincount(decode[there], minlength=n), np.bincount(decode[there], (prompt + 1 + done)[there], n)

@@ -127,8 +127,8 @@ def test_requests_under_way_are_all_that_stays_in_memory(trace: Trace, monkeypat
         write(self)
         jobs = self._cluster.jobs
         kept.append((len(jobs), sum(job.status == 0 for job in jobs)))
-        assert not self._cluster.segments
-        assert not self._cluster.stays
+        assert not self._cluster.decoding.segments
+        assert not self._cluster.decoding.stays
 
     kept: list[tuple[int, int]] = []
     write = recorder.Recorder.flush

@@ -12,7 +12,7 @@ from test_results_tiny import all_rejected, interrupted, tiny_columns, tiny_poli
 
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.advice import admission as admission_of
-from mooncake_bench.results.advice import advice
+from mooncake_bench.results.advice import advice, never_fired
 from mooncake_bench.results.compare import compare, decided_alike, pair
 from mooncake_bench.results.run import Run
 
@@ -221,6 +221,15 @@ def test_an_admission_that_never_fired_is_told_so() -> None:
     assert "prefill pool" in notice
     assert "decode pool" in notice
     assert not any("never turned" in line for line in tiny_run().notices)  # there, d was
+
+
+def test_an_admission_that_turned_an_attempt_away_has_fired() -> None:
+    columns = {name: column[:3] for name, column in tiny_columns().items()}
+    columns |= {"rejections": np.array([0, 1, 0]), "attempts": np.array([1, 2, 1])}
+    run = Run.from_replay(tiny_replay(trace=tiny_trace().select(max_requests=3), columns=columns))
+    assert never_fired(run)  # without retries every rejection is final, and the column says nothing
+    retried = Run(run.manifest | {"setup": run.manifest["setup"] | {"client.retries": 1}}, run._tables)
+    assert not never_fired(retried)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.hardware.fake import FakeCost
 from mooncake_bench.sim.costs import pool_blocks_of
 from mooncake_bench.sim.parsing import (
     Size,
@@ -19,7 +21,9 @@ from mooncake_bench.sim.parsing import (
     parse_slo,
     parse_view,
 )
+from mooncake_bench.sim.replay import run
 from mooncake_bench.sim.setup import Setup, settings
+from mooncake_bench.trace import Trace
 
 
 def test_the_defaults_are_the_fast25_testbed() -> None:
@@ -92,6 +96,7 @@ def test_a_cluster_lists_role_and_node_of_each_instance() -> None:
         ("8P+", "expected groups such as 8P"),
         ("8Q+8D", "expected groups such as 8P"),
         ("", "expected"),
+        ("8P+0D@h800", "'0D@h800' names a node, and has no instance of it"),
     ],
 )
 def test_a_cluster_that_cannot_serve_is_refused_with_the_reason(spec: str, reason: str) -> None:
@@ -156,6 +161,30 @@ def test_the_view_is_a_kind_and_a_delay() -> None:
 def test_a_value_out_of_range_names_the_setting_and_the_bound(field: str, value: object, reason: str) -> None:
     with pytest.raises(SetupError, match=reason):
         Setup(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "settings", "reason"),
+    [
+        ("10P+0D", {"vram_tokens": 1000}, r"vram.tokens: no effect on cluster 10P\+0D: nothing decodes"),
+        ("1P+0D", {"nic_gbytes_per_s": 5.0}, "nic.gbytes_per_s: no effect .*: nothing is sent"),
+        ("3P+0D", {"nic_gbytes_per_s": 5.0, "pool_scope": "local"}, "nic.gbytes_per_s: no effect"),
+        ("1P+0D", {"pool_scope": "local"}, "pool.scope: no effect .*: one prefill instance"),
+        ("1P+1D", {"events": ""}, "events: an empty one; expected TIME:ACTION:ROLE:N"),
+    ],
+)
+def test_what_has_no_effect_on_a_cluster_is_refused(cluster: str, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SetupError, match=reason):
+        Setup(cluster=cluster, **settings)
+
+
+def test_a_lone_prefill_instance_fetches_from_nobody_unless_roles_may_change() -> None:
+    trace = Trace.of([(0.0, 4, 1, [1])], block_tokens=4)
+    lone: dict[str, Any] = {"cluster": "1P+2D", "pool_scope": "local", "pool_blocks": 10}
+    with pytest.raises(SetupError, match=r"pool\.scope: no effect on cluster 1P"):
+        run(trace, Setup(**lone), cost=FakeCost(3))
+    for more in ({"events": "1ms:switch:decode:0"}, {"policy": "kvcache-centric+elastic"}):
+        run(trace, Setup(**lone, **more), cost=FakeCost(3))
 
 
 def test_an_empty_window_of_arrivals_is_refused() -> None:

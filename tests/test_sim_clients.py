@@ -403,6 +403,10 @@ def test_urgent_requests_are_prefilled_first_and_waiting_makes_urgent(ageing: st
         ({"client_jitter": 0.5}, "client.jitter: no effect without client.retries"),
         ({"client_think_speedup": 2.0}, "client.think_speedup: no effect without client.loop = closed"),
         ({"client_jitter": 1.5, "client_retries": 1}, "client.jitter: must be at most 1"),
+        # 1 + 2 + 4 + ... s: 2^21 - 1 s are 24.3 days, 2^22 - 1 s are 48.5
+        ({"client_retries": 22}, "client.retries: 22 would wait 30 days in all by retry 22; .* client.backoff_factor"),
+        ({"client_retries": 21, "client_jitter": 0.3}, "client.retries: 21 would wait 30 days"),  # 24.3 * 1.3 = 31.6
+        ({"client_retries": 1000, "client_backoff_factor": 1e9}, "by retry 2"),  # 1 s and 1e9 s: 11,574 days
         ({"client_patience_ms": 0.0}, "client.patience_ms: must be at least"),
         ({"client_loop": "half"}, "client.loop: expected one of open, closed"),
     ],
@@ -410,6 +414,12 @@ def test_urgent_requests_are_prefilled_first_and_waiting_makes_urgent(ageing: st
 def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(SetupError, match=why):
         Setup(**settings)
+
+
+def test_waits_that_end_in_time_are_accepted() -> None:
+    Setup(client_retries=21)
+    Setup(client_retries=1000, client_backoff_factor=1.0)
+    Setup(client_retries=1000, client_patience_ms=60_000.0)  # who gives up asks no more
 
 
 def test_what_is_off_is_not_told_of() -> None:

@@ -308,6 +308,7 @@ def test_a_policy_changes_a_role_at_a_tick() -> None:
     ("wanted", "words"),
     [
         ([SetRole(7, "decode")], r"there is no instance 7"),
+        ([SetRole(True, "decode")], r"there is no instance True"),
         ([SetRole(0, "both")], r"'prefill' or 'decode', not 'both'"),
         ([SetRole(1, "decode")], r"instance 1 is dead"),
         ([("decode", 0)], r"is no action of this cluster; known: .*SetRole"),
@@ -321,7 +322,7 @@ def test_an_action_that_cannot_be_carried_out_names_the_policy_and_the_reason(wa
         replayed([(0.0, 4, 1, [1]), (12.0, 4, 1, [2])], "2P+1D", "1ms:fail:prefill:1", {}, router=router)
 
 
-@pytest.mark.parametrize("tick_ms", [0.0, -1.0, float("nan"), "often"])
+@pytest.mark.parametrize("tick_ms", [0.0, -1.0, 0.0009, float("nan"), "often"])
 def test_a_period_that_is_no_time_names_the_policy(tick_ms: Any) -> None:
     with pytest.raises(PolicyError, match=r"policy 'clockwork': its tick_ms is"):
         replayed([(0.0, 4, 1, [1])], "1P+1D", "", {}, router=Clockwork({0: [Route(0)]}, tick_ms=tick_ms))

@@ -18,7 +18,7 @@ from reference.fast import replay_with
 from reference.workloads import bundled
 from test_sim_rules import Told
 
-from mooncake_bench.api import Route, Router
+from mooncake_bench.api import Admission, Route, Router
 from mooncake_bench.errors import InvariantError, SetupError
 from mooncake_bench.hardware.fake import FakeCost
 from mooncake_bench.results.run import Run
@@ -318,6 +318,21 @@ def test_without_an_ssd_nothing_of_it_is_told() -> None:
     assert not [name for name in replay.counters if "demotion" in name or "load" in name]
     assert "loaded_tokens" not in replay.columns
     assert set(Run.from_replay(replay).requests.column("loaded_tokens").to_pylist()) == {0}
+
+
+def test_a_block_that_no_ssd_has_is_not_read_however_late_it_is() -> None:
+    # 2^62 ps are 4.612e9 ms. A prompt that is turned away at 4.6e9 comes back 2e7 ms later, and finds nothing.
+    class Once(Admission):
+        name = "once"
+
+        def reject(self, request, route, cluster):
+            return None if request.attempt else "full"
+
+    setup = Setup(cluster="1P+1D", pool_blocks=2, ssd_blocks=10, client_retries=1, client_backoff_ms=2e7)
+    trace = Trace.of([(0.0, 8, 1, [1, 2]), (4.6e9, 8, 1, [3, 4])], block_tokens=4)
+    replay = replay_with(trace, setup, Told({}), Once(), lambda: bundled("lru"), FakeCost(2))
+    assert replay.columns["start_ps"][1] == 4_620_000_000 * MS > 1 << 62
+    assert replay.counters["loads"] == 0
 
 
 @pytest.mark.parametrize("name", ["ssd_read_gbytes_per_s", "ssd_write_gbytes_per_s"])

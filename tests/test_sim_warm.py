@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from mooncake_bench.errors import SetupError
@@ -117,10 +118,28 @@ def test_the_windows_of_a_trace_do_not_cut_the_trace_before_it(before: str) -> N
 
 
 @pytest.mark.parametrize(
+    "clients",
+    [
+        {"client_loop": "closed", "client_think_speedup": 2.0},
+        {"slo_classes": "1=ttft:1s"},
+        {"client_retries": 2, "client_jitter": 0.5, "client_patience_ms": 1e6},
+    ],
+)
+def test_the_trace_before_it_need_not_fit_the_clients(before: str, clients: dict[str, Any]) -> None:
+    # It has neither sessions nor priorities.
+    trace = replace(
+        trace_of(AFTER, "after"), priority=np.array([0, 1]), session_id=np.array([1, 1]),
+        delay_ms=np.array([np.nan, 5.0]),
+    )  # fmt: skip
+    setup = Setup(cluster="1P+1D", pool_blocks=10, policy=POLICY, warm_from=before, **clients)
+    assert hits(run(trace, setup, cost=FakeCost(2))) == [8, 8]
+
+
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"pool_blocks": 9}, "its pool on instance 0 has 10 blocks, and this setup wants 9"),
-        ({"policy": "round-robin+accept-all+fifo"}, "its pools were kept by 'lru'"),
+        ({"policy": "round-robin+accept-all+fifo"}, "its pools were kept by 'lru', and this setup wants 'fifo'; give"),
         ({"cluster": "2P+1D"}, "this setup has a pool on instance 1, and it has none"),
         ({"ssd_blocks": 7}, "its SSDs have no blocks, and this setup wants 7"),
     ],

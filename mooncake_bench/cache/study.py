@@ -97,7 +97,7 @@ def _apart(shared: tuple[Any, ...], jobs: list[Job], workers: int, report: Repor
     others = set(active_children())
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _receive, shared)
     try:
-        with _deaf_children():
+        with deaf_children():
             futures = [pool.submit(_work, job) for job in jobs]
         for done, future in enumerate(as_completed(futures), 1):
             future.result()  # a fault ends the study now
@@ -117,7 +117,7 @@ def _apart(shared: tuple[Any, ...], jobs: list[Job], workers: int, report: Repor
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
+def deaf_children() -> Iterator[None]:
     """Processes started inside do not hear Ctrl-C, which a terminal sends to all: their parent does, and ends them.
 
     Here it is heard once all have started, so that none is forgotten.

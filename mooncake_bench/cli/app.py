@@ -29,4 +29,8 @@ def main() -> None:
         if sys.stderr is not None:
             print("mooncake-bench: interrupted", file=sys.stderr)
         code = INTERRUPTED
+    if code == INTERRUPTED:
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C finds us leaving
     sys.exit(code)

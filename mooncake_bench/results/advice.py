@@ -114,9 +114,12 @@ def _retries(run: Run) -> Iterator[str]:
 
 
 def never_fired(run: Run) -> bool:
-    """True when a policy that may reject rejected nothing in the whole run."""
-    rejected = run.manifest["counts"]["rejected"]
-    return not rejected and admission(run) not in (None, *ADMIT_ALL)
+    """True when a policy that may reject rejected nothing in the whole run, no attempt either."""
+    if run.manifest["counts"]["rejected"] or admission(run) in (None, *ADMIT_ALL):
+        return False
+    if not run.manifest["setup"].get("client.retries") or "rejections" not in run.requests.column_names:
+        return True
+    return not any(part.to_numpy().any() for part in run.requests.column("rejections").chunks)
 
 
 def never_evicted(run: Run) -> bool:

@@ -17,6 +17,8 @@ SSD_RATES = ("ssd_read_gbytes_per_s", "ssd_write_gbytes_per_s")  # of no effect 
 UNCOUPLED = (
     "pool_blocks", "pool_scope", "nic_gbytes_per_s", "nic_core_gbytes_per_s", "ssd_blocks", *SSD_RATES
 )  # fmt: skip  # of no effect on them
+NETWORK = ("nic_core_gbytes_per_s", "nic_gbytes_per_s")  # of no effect where nothing is sent
+MOST_BACKOFF_DAYS = 30  # of a client in all; a replay's clock holds 107
 RETRIES = ("client_backoff_ms", "client_backoff_factor", "client_jitter")  # of no effect without client.retries
 _IDLE_ON = {
     True: "a coupled instance's cache is what its VRAM leaves, and nothing is sent; see vram.tokens, or drop it",
@@ -37,11 +39,38 @@ def check(setup: Setup) -> None:
 
 
 def _check_clients(setup: Setup) -> None:
+    _check_backoff(setup)
     idle = next((name for name in RETRIES if getattr(setup, name) != _default(setup, name)), None)
     if idle is not None and not setup.client_retries:
         raise SetupError(f"{_dotted(setup, idle)}: no effect without client.retries; give that, or drop this")
     if setup.client_think_speedup != 1 and setup.client_loop != "closed":
         raise SetupError("client.think_speedup: no effect without client.loop = closed; give that, or drop this")
+
+
+def _check_backoff(setup: Setup) -> None:
+    """All that a client may wait between its attempts has to fit on the clock of a replay, beside its trace."""
+    most_ms = MOST_BACKOFF_DAYS * 86_400_000
+    if setup.client_patience_ms is not None and setup.client_patience_ms < most_ms:
+        return  # it gives up before
+    wait_ms, total_ms = setup.client_backoff_ms * (1 + setup.client_jitter), 0.0
+    for attempt in range(setup.client_retries):
+        total_ms += wait_ms
+        if total_ms >= most_ms:
+            raise SetupError(
+                f"client.retries: {setup.client_retries} would wait {MOST_BACKOFF_DAYS} days in all by retry "
+                f"{attempt + 1}; expected less; give a lower client.retries, client.backoff_ms or client.backoff_factor"
+            )
+        wait_ms *= setup.client_backoff_factor
+
+
+def check_scope(setup: Setup, *, elastic: bool) -> None:
+    """Raises SetupError where only one instance ever prefills, so that it does not matter who may fetch.
+
+    ``elastic``: a policy or an event may let others prefill.
+    """
+    if setup.pool_scope == "local" and not elastic and [role for role, _ in setup.instances].count("P") == 1:
+        how = "one prefill instance has no other to fetch from; drop it"
+        raise SetupError(f"pool.scope: no effect on cluster {setup.cluster}: {how}")
 
 
 def _check_events(setup: Setup, roles: list[str]) -> None:
@@ -56,9 +85,13 @@ def _check_tiers(setup: Setup, roles: list[str]) -> None:
     if idle is not None and setup.ssd_blocks is None:
         raise SetupError(f"{_dotted(setup, idle)}: no effect without ssd.blocks; give that, or drop this")
     sends = "D" in roles or (roles.count("P") > 1 and setup.pool_scope == "global")
-    if setup.nic_core_gbytes_per_s is not None and not sends:
+    idle = next((name for name in NETWORK if getattr(setup, name) is not None), None)
+    if idle is not None and not sends and "M" not in roles:
         how = "nothing is sent between its instances; drop it"
-        raise SetupError(f"nic.core_gbytes_per_s: no effect on cluster {setup.cluster}: {how}")
+        raise SetupError(f"{_dotted(setup, idle)}: no effect on cluster {setup.cluster}: {how}")
+    if setup.vram_tokens is not None and "D" not in roles and "M" not in roles:
+        raise SetupError(f"vram.tokens: no effect on cluster {setup.cluster}: nothing decodes; drop it")
+    check_scope(setup, elastic="D" in roles)  # with them, a policy may change roles: replays look again
     if setup.warm_from is not None and "M" in roles and setup.prefix_cache == "off":
         raise SetupError("warm_from: no effect where coupled.prefix_cache is off; drop it")
 

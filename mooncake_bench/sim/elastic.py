@@ -107,7 +107,8 @@ class Elastic:
     def _set_role_wanted(self, action: Any, now: int) -> str | None:
         """Carry out a policy's wish; or say why not."""
         instance, role = action
-        if not isinstance(instance, int | np.integer) or not 0 <= instance < len(self._roles):
+        known = isinstance(instance, int | np.integer) and not isinstance(instance, bool)
+        if not known or not 0 <= instance < len(self._roles):
             return f"there is no instance {instance!r}"
         if role not in ("prefill", "decode"):
             return f"an instance prefills or decodes: the role is 'prefill' or 'decode', not {role!r}"

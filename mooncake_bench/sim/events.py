@@ -32,9 +32,11 @@ class Event(NamedTuple):
 def event_list(value: Any, what: str) -> str | None:
     """Events as one text, in order of time. ``value``: a text joined by commas, or a list of texts."""
     if isinstance(value, str):
-        value = value.split(",")
+        value = [value]
     if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
         raise SetupError(f"{what}: expected {FORM}, or a list of these, got {value!r}")
+    if any(not text.strip() for text in value):
+        raise SetupError(f"{what}: an empty one; expected {FORM}")
     texts = [text.replace(" ", "") for part in value for text in part.split(",") if text.strip()]
     return ",".join(sorted(texts, key=lambda text: parse_event(text, what).time_ms)) or None
 

@@ -118,6 +118,8 @@ def parse_cluster(spec: str, node: str = "a800") -> list[tuple[str, str]]:
             raise SetupError(f"cluster: {group.strip()!r} has more than {MOST_INSTANCES:,} instances")
         if int(match[1]) < 1 and role != "D":
             raise SetupError(f"cluster: {group.strip()!r} has no instances; every group but 0D needs at least 1")
+        if int(match[1]) < 1 and match[3]:
+            raise SetupError(f"cluster: {group.strip()!r} names a node, and has no instance of it; write 0D")
         instances += [(role, match[3] or node)] * int(match[1])
     if "M" in given and len(given) > 1:
         raise SetupError(

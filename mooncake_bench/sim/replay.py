@@ -18,6 +18,7 @@ from mooncake_bench.sim import ticking
 from mooncake_bench.sim.brain import Brain
 from mooncake_bench.sim.clients import make_clients
 from mooncake_bench.sim.cluster import TICK, Cluster
+from mooncake_bench.sim.consistency import check_scope
 from mooncake_bench.sim.costs import core_of, cost_of, drive_of, pool_blocks_at, pool_blocks_of
 from mooncake_bench.sim.coupling import rules_of
 from mooncake_bench.sim.elastic import Elastic
@@ -173,6 +174,7 @@ def _set_up(trace: Trace, setup: Setup, policy_dirs: Sequence[Path], cost: CostM
     policies = plugins.build(setup.policy, policy_dirs)
     arrivals = arrival_ps(selected, setup.speedup)
     cluster = _assemble(cost, policies, setup, selected.block_tokens, warm)
+    check_scope(setup, elastic=bool(cluster.brain.tickers) or "switch" in (setup.events or ""))
     if setup.events or cluster.brain.tickers:
         _make_elastic(cluster, policies, setup, selected.block_tokens)
     if cluster.brain.tickers and not setup.coupled:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.cluster import Cluster
 
 TICKING = "on_tick()"
+LEAST_MS = 0.001
 
 
 def start(cluster: Cluster, first_arrival_ps: int) -> None:
     """Ask every policy that has an ``on_tick``, every ``tick_ms`` from the first arrival on.
 
-    Raises PolicyError for a ``tick_ms`` that is no positive time.
+    Raises PolicyError for a ``tick_ms`` that is no time, or one below a microsecond.
     """
     for policy in cluster.brain.tickers:
         _Ticks(cluster, policy).after(first_arrival_ps)
@@ -34,9 +35,11 @@ class _Ticks:
         self._cluster = cluster
         self._policy = policy
         period: Any = policy.tick_ms
-        if not isinstance(period, Real) or isinstance(period, bool) or not isfinite(period) or period <= 0:
-            raise PolicyError(f"policy {policy.name!r}: its tick_ms is {period!r}; it must be a time above 0, in ms")
-        self._period_ps = max(1, round(float(period) * PS_PER_MS))
+        if not isinstance(period, Real) or isinstance(period, bool) or not isfinite(period) or period < LEAST_MS:
+            raise PolicyError(
+                f"policy {policy.name!r}: its tick_ms is {period!r}; it must be a time of at least {LEAST_MS:g}, in ms"
+            )
+        self._period_ps = round(float(period) * PS_PER_MS)
 
     def after(self, now: int) -> None:
         """Let the next tick come a period from now."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.cluster import Cluster
     from mooncake_bench.sim.job import Job
 
-NO_LIMIT = 1 << 62  # B/s: what is read arrives as fast as the SSD gives it; and a time that never comes, ps
+NO_LIMIT = 1 << 62  # B/s: what is read arrives as fast as the SSD gives it
 FIRST_NUMBER = 1 << 40  # of loads, among the numbers of flows: at equal times they end after all transfers
 
 
@@ -236,7 +236,8 @@ class Tiers:
         while stop < len(blocks):
             block = blocks[stop]
             if not pool(block, 0) & ssd.held:
-                if written(block, NO_LIMIT) > now:
+                ready = written(block)
+                if ready is None or ready > now:
                     break
                 wanted.append(block)
             stop += 1

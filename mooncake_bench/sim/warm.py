@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     Play = Callable[["Source"], Cluster]
 
 MANIFEST = "run.json"
+# of clients that ask once and wait
+OF_CLIENTS: dict[str, Any] = {
+    "client_retries": 0, "client_backoff_ms": 1000.0, "client_backoff_factor": 2.0, "client_jitter": 0.0,
+    "client_loop": "open", "client_think_speedup": 1.0, "client_patience_ms": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,12 @@ def source_of(setup: Setup, block_tokens: int, simulator_version: str) -> Source
 
 
 def _of_trace(setup: Setup) -> Source:
-    """All of a trace, under the same setup; nothing happens to its instances."""
+    """All of a trace, under the same setup; nothing happens to its instances, and clients ask once and wait."""
     from mooncake_bench.trace import load
 
     alike = replace(
         setup, warm_from=None, events=None, faults_requests="retry", max_requests=None, start_ms=None, end_ms=None,
-        warmup_ms=0.0,
+        warmup_ms=0.0, slo_classes=None, **OF_CLIENTS,
     )  # fmt: skip
     return Source(str(setup.warm_from), load(str(setup.warm_from), **setup.reading), alike)
 
@@ -194,9 +199,14 @@ def take_over(warm: Warmth, fresh: Pool, setup: Setup) -> None:
 def _check_same_eviction(left: Eviction, wanted: Eviction, where: str) -> None:
     if (left.name, describe(left)) != (wanted.name, describe(wanted)):
         raise SetupError(
-            f"{where}: its pools were kept by {left.name!r} {describe(left) or ''}, and this setup wants "
-            f"{wanted.name!r} {describe(wanted) or ''}; give the same, or its trace instead of the run"
+            f"{where}: its pools were kept by {_told(left)}, and this setup wants {_told(wanted)}; give the same, "
+            "or its trace instead of the run"
         )
+
+
+def _told(eviction: Eviction) -> str:
+    parameters = describe(eviction)
+    return f"{eviction.name!r} {parameters}" if parameters else repr(eviction.name)
 
 
 def check_drives(warm: Warmth, setup: Setup) -> None:

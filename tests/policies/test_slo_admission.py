@@ -223,3 +223,24 @@ def test_predictive_request_forgets_who_finished_failed_or_was_rejected() -> Non
         admit(policy, 1, 50)
         policy.on_event(event, 1, scene())
         assert policy.reject(REQUEST, ROUTE, scene(tbt_slo_ms=12.0)) is None
+
+
+def test_predictive_request_counts_nobody_on_an_instance_that_does_not_step() -> None:
+    # One step of infinite length, and none of them (0 x inf): neither is an error, or a request that stays.
+    class Still(Scene):
+        def step_ms(self, batch, tokens):
+            return np.full(len(np.asarray(batch)), np.inf)
+
+    policy = admission("predictive-request")
+    admit(policy, 1, 1)
+    admit(policy, 2, 2)
+    with np.errstate(all="raise"):
+        batches = policy.batches(ROUTE, Still(now_ms=100.0, batch=[0], context=[0], decode=1))
+    assert batches.requests.sum() == 0
+
+
+@pytest.mark.parametrize(("output_tokens", "there"), [(1, 0), (2, 1)])
+def test_predictive_request_counts_no_answer_that_ends_with_its_first_token(output_tokens: int, there: int) -> None:
+    policy = admission("predictive-request")
+    admit(policy, 1, output_tokens)
+    assert policy.batches(ROUTE, scene()).requests.sum() == there

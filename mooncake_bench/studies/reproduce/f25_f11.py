@@ -11,7 +11,6 @@ import numpy as np
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.results.words import DASH
-from mooncake_bench.sim.replay import run as simulate
 from mooncake_bench.sim.setup import Setup
 from mooncake_bench.studies.reproduce import replays
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row
@@ -103,7 +102,7 @@ def watch(trace: Trace, setup: Setup) -> Watched:
             seen.ranked.append(counts[: len(ranked)])
             seen.top.append(float(np.mean(counts[len(ranked) :])))
 
-    simulate(trace, setup, watch=(PERIOD_MS, look))
+    replays.whole(trace, setup, watch=(PERIOD_MS, look))
     return seen
 
 

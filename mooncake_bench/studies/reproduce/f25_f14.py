@@ -9,8 +9,8 @@ from mooncake_bench.hardware.links import load_link
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.sim.costs import cost_of
-from mooncake_bench.sim.replay import run as simulate
 from mooncake_bench.sim.setup import Setup
+from mooncake_bench.studies.reproduce import replays
 from mooncake_bench.studies.reproduce.outcome import CLOSE, Claim, Result, Row
 from mooncake_bench.trace import Trace
 
@@ -102,7 +102,7 @@ def requests(cases: Sequence[tuple[int, int]]) -> Trace:
 
 def _measure(engine: str) -> Timings:
     cases = [(percent, tokens) for percent in PUBLISHED for tokens in LENGTHS]
-    replay = simulate(requests(cases), Setup(cluster="1P+1D", engine=engine))
+    replay = replays.whole(requests(cases), Setup(cluster="1P+1D", engine=engine))
     names = ("start_ps", "first_token_ps", "kv_arrival_ps", "end_ps")
     found = {}
     for row, (percent, tokens) in zip(range(1, 2 * len(cases), 2), cases, strict=True):

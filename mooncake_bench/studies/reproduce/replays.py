@@ -7,15 +7,17 @@ import signal
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mooncake_bench.cache.study import deaf_children
 from mooncake_bench.results import Run
 from mooncake_bench.sim.replay import Replay
 from mooncake_bench.sim.replay import run as simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from multiprocessing.process import BaseProcess
 
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.setup import Setup
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WORKERS = "MOONCAKE_BENCH_WORKERS"  # processes; 1: none but this one
+_started: set[BaseProcess] = set()  # by the pool
 
 
 def each(
@@ -40,15 +43,30 @@ def each(
 
 
 def spread(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-    """``work(*each)`` of all arguments, in order, on every core; what goes in and out can be pickled."""
+    """``work(*each)`` of all arguments, in order, on every core; what goes in and out can be pickled.
+
+    A fault, or Ctrl-C, ends the processes at once.
+    """
     if workers() == 1 or len(arguments) == 1:
         return [work(*each) for each in arguments]
-    futures = [_pool().submit(work, *each) for each in arguments]
+    pool, others = _pool(), set(active_children()) - _started
     try:
+        with deaf_children():
+            futures = [pool.submit(work, *each) for each in arguments]
+            _started.update(set(active_children()) - others)
         return [future.result() for future in futures]
-    finally:
-        for future in futures:
-            future.cancel()
+    except BaseException:
+        with deaf_children():  # an impatient second Ctrl-C waits until they have ended
+            _end(pool)
+        raise
+
+
+def whole(trace: Trace, setup: Setup, **given: Any) -> Replay:
+    """A replay, which Ctrl-C ends with KeyboardInterrupt: part of one says nothing about a published result."""
+    replay = simulate(trace, setup, **given)
+    if replay.interrupted:
+        raise KeyboardInterrupt
+    return replay
 
 
 def metrics(replay: Replay) -> dict[str, float | int | None]:
@@ -72,13 +90,22 @@ def workers() -> int:
 def _one(
     trace: Trace, setup: Setup, extract: Callable[[Replay], T], cost: Callable[[Setup], CostModel] | None = None
 ) -> T:
-    return extract(simulate(trace, setup, cost=None if cost is None else cost(setup)))
+    return extract(whole(trace, setup, cost=None if cost is None else cost(setup)))
 
 
 @cache
 def _pool() -> ProcessPoolExecutor:
     """Started when first needed, ended with the process. A Ctrl-C is the parent's business."""
     return ProcessPoolExecutor(workers(), mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Nothing that still runs is wanted; whoever spreads work again gets a new pool."""
+    _pool.cache_clear()
+    for process in _started:
+        process.terminate()
+    _started.clear()
+    pool.shutdown(cancel_futures=True)
 
 
 def _ignore_interrupts() -> None:

@@ -11,8 +11,8 @@ from mooncake_bench.hardware.links import load_link
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.sim.costs import cost_of
-from mooncake_bench.sim.replay import run as simulate
 from mooncake_bench.sim.setup import Setup
+from mooncake_bench.studies.reproduce import replays
 from mooncake_bench.studies.reproduce.outcome import CLOSE, Claim, Result, Row
 from mooncake_bench.studies.validate.v3_fig7 import LINK, MODEL
 from mooncake_bench.trace import Trace
@@ -70,7 +70,7 @@ def _prefills(setup: Setup) -> dict[int, float]:
     trace = Trace.of(
         [(i * PAUSE_MS, tokens, 2, _blocks(i, tokens)) for i, tokens in enumerate(LENGTHS)], name="prompts"
     )
-    replay = simulate(trace, setup)
+    replay = replays.whole(trace, setup)
     spent = (replay.columns["first_token_ps"] - replay.columns["start_ps"]) / 1e9
     return dict(zip(LENGTHS, spent.tolist(), strict=True))
 
