@@ -60,7 +60,7 @@ def report(benchmark: Any, **facts: float) -> None:
 
 
 EVERYTHING = Setup(  # that can be on at once and needs nothing of the trace
-    policy="hot-replicas+predictive", prefill_group=2, prefill_chunk=4096, pool_blocks=3000, ssd_blocks=20_000,
+    policy="hot-replicas", prefill_group=2, prefill_chunk=4096, pool_blocks=3000, ssd_blocks=20_000,
     nic_core_gbytes_per_s=600.0, decode_load_gbytes_per_s=100.0, decode_preemption="recompute", client_retries=2,
     client_patience_ms=60_000.0, events="600s:fail:prefill:1,900s:recover:prefill:1,1200s:fail:decode:2",
 )  # fmt: skip
