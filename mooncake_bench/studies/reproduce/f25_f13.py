@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.sim.costs import cost_of
@@ -66,12 +65,7 @@ Points = dict[tuple[str, float, int], Point]  # by routing, speedup and Gbit/s
 
 def run(traces: Traces) -> Result:
     """The seven speeds on the synthetic trace, and some of them under other routings and rates."""
-    trace, used = traces.get("synthetic")
-    if trace is None:
-        raise NothingToConclude(
-            f"{ID}: needs the {used.wanted}, for which there is no stand-in; get it with: mooncake-bench traces fetch "
-            "mooncake-synthetic"
-        )
+    trace, used = traces.need("synthetic", ID)
     points = _measure(trace)
     return Result(
         rows=tuple(_rows(points)),

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.hardware.analytic import AnalyticCost
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
@@ -66,12 +65,7 @@ Points = dict[tuple[str, float, int], Point]  # by engine, speedup and prefill n
 
 def run(traces: Traces) -> Result:
     """The seven divisions on the synthetic trace, at several rates and under two engine overheads."""
-    trace, used = traces.get("synthetic")
-    if trace is None:
-        raise NothingToConclude(
-            f"{ID}: needs the {used.wanted}, for which there is no stand-in; get it with: mooncake-bench traces fetch "
-            "mooncake-synthetic"
-        )
+    trace, used = traces.need("synthetic", ID)
     points = _measure(trace)
     slowed = _slowed(trace)
     [patient] = replays.each(trace, [_setup(ENGINES[0], 1.0, 8)], without_first_gap)

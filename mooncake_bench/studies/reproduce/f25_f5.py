@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.results.words import DASH
@@ -79,9 +78,7 @@ class Measured(NamedTuple):
 
 def run(traces: Traces) -> Result:
     """Every request served, nothing rejected, by the four routers; then each free parameter by itself."""
-    trace, used = traces.get("conversation")
-    if trace is None:
-        raise NothingToConclude(f"{ID}: {used.words}")
+    trace, used = traces.need("conversation", ID)
     measured = Measured(trace, routers.play(trace, POINTS))
     return Result(
         rows=tuple(_rows(measured.judged, used)),

@@ -8,7 +8,7 @@ import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from mooncake_bench.errors import SetupError, TraceError, nearest
+from mooncake_bench.errors import NothingToConclude, SetupError, TraceError, nearest
 from mooncake_bench.studies.reproduce.outcome import Used
 from mooncake_bench.trace import info, load
 from mooncake_bench.trace.public import public_trace
@@ -79,6 +79,16 @@ class Traces:
             return None, Used(title, None, None, False, f"{absent}, and nothing stands in for it")
         trace = load(stand_in)
         return trace, Used(title, stand_in, trace.sha256, True, f"{absent}: a bundled synthetic trace stands in")
+
+    def need(self, key: str, result: str) -> tuple[Trace, Used]:
+        """The same, for a result that is nothing without it. Raises NothingToConclude, naming ``result``."""
+        trace, used = self.get(key)
+        if trace is None:
+            raise NothingToConclude(
+                f"{result}: needs the {used.wanted}, for which there is no stand-in; get it with: "
+                f"mooncake-bench traces fetch {PUBLISHED[key].public}"
+            )
+        return trace, used
 
     @cached_property
     def found(self) -> dict[str, Path]:

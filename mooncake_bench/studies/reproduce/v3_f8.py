@@ -6,7 +6,6 @@ from functools import partial
 from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.studies.reproduce import routers
@@ -82,9 +81,7 @@ def distance(found: Mapping[str, routers.Times]) -> float:
 
 def run(traces: Traces) -> Result:
     """The four routers over ranges of arrival rates; judged where the levels resemble the paper's most."""
-    trace, used = traces.get("toolagent")
-    if trace is None:
-        raise NothingToConclude(f"{ID}: {used.words}")
+    trace, used = traces.need("toolagent", ID)
     measured = Measured(trace, routers.play(trace, POINTS))
     return Result(
         rows=tuple(_rows(measured.judged, used)),

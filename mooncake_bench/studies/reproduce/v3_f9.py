@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.results.words import DASH
@@ -86,9 +85,7 @@ class Measured(NamedTuple):
 
 def run(traces: Traces) -> Result:
     """Early and prediction-based rejection on 20 instances, in several settings; then one thing at a time."""
-    trace, used = traces.get("conversation")
-    if trace is None:
-        raise NothingToConclude(f"{ID}: {used.words}")
+    trace, used = traces.need("conversation", ID)
     measured = Measured(trace, _play(trace))
     return Result(
         rows=tuple(_rows(measured.at(JUDGED)["early"])),

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.cache import study
-from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.results.cache_analysis import DEFINITIONS
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row
@@ -62,9 +61,7 @@ Points = dict[tuple["TouchOrder", str, int | None], "Point"]  # by touch order, 
 
 def run(traces: Traces) -> Result:
     """The three policies at the six capacities on one pool, each request served at once in trace order."""
-    trace, used = traces.get("arxiv")
-    if trace is None:
-        raise NothingToConclude(f"{ID}: {used.words}")
+    trace, used = traces.need("arxiv", ID)
     points = _measure(trace)
     return Result(
         rows=tuple(_rows(points, used)),

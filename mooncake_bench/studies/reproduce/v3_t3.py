@@ -7,7 +7,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.sim.setup import Setup
@@ -84,9 +83,7 @@ class Measured(NamedTuple):
 
 def run(traces: Traces) -> Result:
     """The three admissions at the paper's rate and at four times the trace's, over sizes of the decode memory."""
-    trace, used = traces.get("conversation")
-    if trace is None:
-        raise NothingToConclude(f"{ID}: {used.words}")
+    trace, used = traces.need("conversation", ID)
     measured = Measured(trace, _play(trace))
     return Result(
         rows=tuple(_rows(measured)),
