@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from mooncake_bench.studies.reproduce import f25_f5, f25_f11, replays, routers, v3_f8, v3_f9, v3_t3
+from mooncake_bench.studies import replays
+from mooncake_bench.studies.reproduce import f25_f5, f25_f11, routers, v3_f8, v3_f9, v3_t3
 from mooncake_bench.studies.reproduce.admissions import Fates, Loads
 from mooncake_bench.studies.reproduce.routers import BEST, ROUTERS, Point, Times
 from mooncake_bench.trace import load

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.config import check_plan, plan_toml, refuse_idle_options, resolve_plan
+from mooncake_bench.cli.config import plan_toml
 from mooncake_bench.cli.decisions import decision_lines
-from mooncake_bench.cli.options import Commands, Example, argument, option
+from mooncake_bench.cli.options import Commands, Example, option
 from mooncake_bench.cli.output import answer, note, policies_print_to_stderr, screen
+from mooncake_bench.cli.planned import plan_parameters, resolve, source_option
 from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.errors import SetupError
 
@@ -28,48 +29,11 @@ if TYPE_CHECKING:
 NOTHING_COMPLETED, INTERRUPTED = 3, 130
 OUT = Path("results")
 
-_source = partial(option, panel="Where settings come from")
 _output = partial(option, panel="Output")
 
 PARAMETERS = [
-    argument("trace", str | None, "Trace file, or the name of a bundled trace [default: the first-run scenario]", None),
-    option(
-        "policy",
-        list[str] | None,
-        ("-p", "--policy"),
-        "Policy SPEC: [LABEL=]NAME or FILE.py[:Class], then :key=value,..., kinds joined by +; repeatable, the first "
-        "is the reference [default: kvcache-centric]",
-        panel="Policies",
-        metavar="SPEC",
-    ),
-    options.policy_dir_option(),
-    option(
-        "slo",
-        list[str] | None,
-        ("--slo",),
-        "SLOs, such as ttft:30s,tbt:100ms; repeatable; bare number: ms [ms; default: ttft:30s,tbt:100ms]",
-        panel=options.SETUP_PANEL,
-        metavar="SLOS",
-    ),
-    *options.setup_options(),
-    _source(
-        "from_run", str | None, ("--from",), "Repeat a stored run: its trace and setup [default: none]", metavar="RUN"
-    ),
-    _source(
-        "config",
-        Path | None,
-        ("--config",),
-        "TOML file of settings, as --dry-run prints them [default: none]",
-        metavar="FILE",
-    ),
-    _source(
-        "set",
-        list[str] | None,
-        ("--set",),
-        "One setting by its dotted name, such as slo.ttft_ms=10s; repeatable [default: none]",
-        metavar="KEY=VALUE",
-    ),
-    _source(
+    *plan_parameters(),
+    source_option(
         "dry_run", bool, ("--dry-run",), "Print the resolved setup as TOML and replay nothing [default: off]", False
     ),
     options.out_option("Folder in which run folders are made"),
@@ -105,17 +69,10 @@ def replay(**given: Any) -> None:
     """
     from mooncake_bench.report.tables import render
     from mooncake_bench.results.store import check_place
-    from mooncake_bench.trace import load
 
-    plan = resolve_plan(given["trace"], given)
-    refuse_idle_options(plan, given)
     shown = options.chosen_format(given["format"])
-    draft = plan.draft()
-    trace = load(plan.path, **draft.reading)
-    setups = plan.setups(trace.block_tokens)
-    with policies_print_to_stderr():
-        notices = check_plan(plan, trace, setups, given)
-    _tell(given, [*([plan.notice] if plan.notice else []), *trace.notices, *notices])
+    plan, trace, setups, notices = resolve(given)
+    _tell(given, notices)
     if given["dry_run"]:
         answer(plan_toml(plan.path, setups))
         return

@@ -8,7 +8,7 @@ import numpy as np
 
 from mooncake_bench.results.records import Records
 from mooncake_bench.results.timeline import timeline
-from mooncake_bench.studies.reproduce import replays
+from mooncake_bench.studies import replays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,8 @@ from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.sim.costs import cost_of
 from mooncake_bench.sim.setup import Setup
-from mooncake_bench.studies.reproduce import f25_f14, replays
+from mooncake_bench.studies import replays
+from mooncake_bench.studies.reproduce import f25_f14
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row
 
 if TYPE_CHECKING:

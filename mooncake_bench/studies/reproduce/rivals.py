@@ -10,7 +10,7 @@ from mooncake_bench.results.gaps import gap_stats
 from mooncake_bench.results.invariants import check
 from mooncake_bench.results.records import COMPLETED, Records
 from mooncake_bench.sim.setup import Setup
-from mooncake_bench.studies.reproduce import replays
+from mooncake_bench.studies import replays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

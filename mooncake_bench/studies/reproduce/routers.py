@@ -14,7 +14,7 @@ import numpy as np
 
 from mooncake_bench.results.words import DASH
 from mooncake_bench.sim.setup import Setup
-from mooncake_bench.studies.reproduce import replays
+from mooncake_bench.studies import replays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

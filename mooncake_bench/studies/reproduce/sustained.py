@@ -15,7 +15,7 @@ import numpy as np
 from mooncake_bench.results.gaps import PooledGaps, gap_stats
 from mooncake_bench.results.invariants import check
 from mooncake_bench.results.records import COMPLETED, Records
-from mooncake_bench.studies.reproduce import replays
+from mooncake_bench.studies import replays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

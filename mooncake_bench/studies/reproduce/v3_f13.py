@@ -13,7 +13,8 @@ from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.results.gaps import gap_stats
 from mooncake_bench.results.invariants import check
 from mooncake_bench.results.records import COMPLETED, Records
-from mooncake_bench.studies.reproduce import replays, rivals
+from mooncake_bench.studies import replays
+from mooncake_bench.studies.reproduce import rivals
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row
 from mooncake_bench.studies.reproduce.rivals import CACHING, MOONCAKE, TRACES, VLLM
 from mooncake_bench.studies.reproduce.routers import met_at, span

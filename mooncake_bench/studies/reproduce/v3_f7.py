@@ -12,7 +12,7 @@ from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.sim.costs import cost_of
 from mooncake_bench.sim.setup import Setup
-from mooncake_bench.studies.reproduce import replays
+from mooncake_bench.studies import replays
 from mooncake_bench.studies.reproduce.outcome import CLOSE, Claim, Result, Row
 from mooncake_bench.studies.validate.v3_fig7 import LINK, MODEL
 from mooncake_bench.trace import Trace

@@ -13,7 +13,7 @@ from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.results.words import DASH
 from mooncake_bench.sim.setup import Setup
-from mooncake_bench.studies.reproduce import replays
+from mooncake_bench.studies import replays
 from mooncake_bench.studies.reproduce.admissions import INTERVAL_MS, RAMP, Loads, loads
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row
 from mooncake_bench.studies.reproduce.routers import span

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mooncake_bench.report import plots
 from mooncake_bench.report.sheets import Sheet
 from mooncake_bench.sim.setup import Setup
-from mooncake_bench.studies.reproduce import replays
+from mooncake_bench.studies import replays
 from mooncake_bench.studies.reproduce.admissions import Fates, fates
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row
 from mooncake_bench.studies.reproduce.routers import span

@@ -1,4 +1,4 @@
-"""Replays behind a published result: many setups of one trace, on every core, each reduced to what a result needs."""
+"""Replays behind a study: many setups of one trace, on every core, each reduced to what the study needs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def spread(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list
 
 
 def whole(trace: Trace, setup: Setup, **given: Any) -> Replay:
-    """A replay, which Ctrl-C ends with KeyboardInterrupt: part of one says nothing about a published result."""
+    """A replay, which Ctrl-C ends with KeyboardInterrupt: part of one says nothing."""
     replay = simulate(trace, setup, **given)
     if replay.interrupted:
         raise KeyboardInterrupt
