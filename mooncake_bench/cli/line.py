@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.interrupt import requested
@@ -46,7 +47,9 @@ def run_line(arguments: Sequence[str]) -> int:
         return _fail(_usage(error), USAGE_ERROR)
 
 
+@cache
 def _command() -> Any:
+    """The command tree, built once: a caller from Python may run many command lines."""
     import typer
 
     from mooncake_bench.cli.tree import build_app
