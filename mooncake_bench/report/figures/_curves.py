@@ -1,0 +1,81 @@
+"""Curves that kinds share: cumulative distributions, thinned to exact points, and the SLOs beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mooncake_bench.report.figure import Axis, Figure, Guide, Panel, Series
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mooncake_bench.results import Run
+    from mooncake_bench.results.steps import Floats, Ints
+
+POINTS = 400  # of a curve; more would not be seen
+WIDE = 50  # largest over median, beyond which values are drawn on a log axis
+SHARE = Axis("share of completed requests", low=0, high=1)
+
+
+def places(rows: int, points: int = POINTS) -> Ints:
+    """So many rows of ``rows``, evenly spread, the first and the last among them; all where there are few."""
+    if rows <= points:
+        return np.arange(rows)
+    return np.rint(np.linspace(0, rows - 1, points)).astype(np.int64)
+
+
+def cumulative(values: Floats, of: int, label: str, run: int, before: int = 0) -> Series:
+    """The share of ``of`` that is at most x: exact at each of its points, which are some of the values.
+
+    ``before``: how many more are below every value.
+    """
+    ordered = np.sort(values)
+    at = places(len(ordered))
+    x, y = ordered[at].tolist(), ((at + 1 + before) / of).tolist()
+    return Series(label, (x[0], *x), (before / of, *y), run, "step") if x else Series(label, (), (), run, "step")
+
+
+def thinned(sizes: Sequence[int]) -> str:
+    """A sentence that says so, where a curve of so many values has fewer points."""
+    return f"A curve of more than {POINTS} requests shows {POINTS} exact points." if max(sizes) > POINTS else ""
+
+
+def axis(label: str, values: Sequence[Floats]) -> Axis:
+    """An axis for these values, from 0; on a log scale where few lie far beyond the others."""
+    known = np.concatenate([each[each > 0] for each in values])
+    if len(known) and known.max() > WIDE * np.median(known):
+        return Axis(label, log=True)
+    return Axis(label, low=0)
+
+
+def slo_guides(runs: Sequence[Run], name: str, unit: str, ms: float) -> tuple[Guide, ...]:
+    """The runs' SLOs on TTFT or TBT (``ttft``, ``tbt``) as upright lines, each once, in units of so many ms."""
+    limits = dict.fromkeys(float(run.manifest["setup"][f"slo.{name}_ms"]) / ms for run in runs)
+    return tuple(Guide(f"SLO {limit:g} {unit}", limit, upright=True) for limit in limits)
+
+
+def sentences(*given: str) -> str:
+    """Notes in one line, empty ones left out."""
+    return " ".join(each for each in given if each)
+
+
+def distribution(
+    kind: str, title: str, label: str, runs: Sequence[Run], labels: Sequence[str], values: Sequence[Floats],
+    guides: tuple[Guide, ...], note: str = "",
+) -> Figure:  # fmt: skip
+    """The cumulative distribution of one number of each run's completed requests, on one panel."""
+    sizes = [len(each) for each in values]
+    if not any(sizes):
+        return Figure(kind, title, (), tuple(labels), empty=f"no completed request has a {label.split(',')[0]}")
+    series = tuple(
+        cumulative(each, len(each), name, run)
+        for run, (each, name) in enumerate(zip(values, labels, strict=True))
+        if len(each)
+    )
+    panel = Panel("", axis(label, values), SHARE, series, guides)
+    counted = ", ".join(f"{size:,} ({name})" for name, size in zip(labels, sizes, strict=True))
+    return Figure(
+        kind, title, (panel,), tuple(labels), sentences(f"Completed requests: {counted}.", thinned(sizes), note)
+    )
