@@ -15,6 +15,7 @@ from mooncake_bench.cli import (
     calibrate_live,
     calibrate_transfer,
     calibrate_validate,
+    capacity,
     compare,
     hardware,
     metrics,
@@ -55,7 +56,12 @@ def build_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     _add(app, replay.COMMANDS)
-    for top in (compare, cache, reproduce):
+    for top in (
+        compare,
+        capacity,
+        cache,
+        reproduce,
+    ):
         _add(app, top.COMMANDS)
     for name, module, rooms in (
         ("policies", policies, (policies,)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import ceil, log
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,15 +16,15 @@ from mooncake_bench.results.gaps import PooledGaps, gap_stats
 from mooncake_bench.results.invariants import check
 from mooncake_bench.results.records import COMPLETED, Records
 from mooncake_bench.studies import replays
+from mooncake_bench.studies.rounds import together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from mooncake_bench.sim.replay import Replay
     from mooncake_bench.sim.setup import Setup
     from mooncake_bench.trace import Trace
 
-K = TypeVar("K")
 TTFT_TIMES, TBT_TIMES = 10.0, 5.0  # of the lowest-rate value
 WARMUP = 0.25  # of the requests: the first ones, which find empty caches, are not judged
 STEP = 1.04  # from each rate of the grid to the next: how exactly a rate is found
@@ -84,23 +84,6 @@ def search(places: int) -> Generator[int, bool, int]:
         else:
             high = middle
     return low
-
-
-def together(
-    searches: Mapping[K, Generator[int, bool, int]], answer: Callable[[list[tuple[K, int]]], Sequence[bool]]
-) -> dict[K, int]:
-    """Run several searches round by round; ``answer`` gets what all of them ask in a round."""
-    found: dict[K, int] = {}
-    asked = [(key, next(each)) for key, each in searches.items()]
-    while asked:
-        following = []
-        for (key, _), holds in zip(asked, answer(asked), strict=True):
-            try:
-                following.append((key, searches[key].send(holds)))
-            except StopIteration as end:
-                found[key] = end.value
-        asked = following
-    return found
 
 
 class Slo(NamedTuple):

@@ -1,0 +1,1 @@
+"""How much load a cluster carries within its SLOs, and which is the smallest that carries a load."""
