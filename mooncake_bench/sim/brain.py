@@ -6,7 +6,7 @@ import traceback
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from mooncake_bench.api import Admission, Policy, Route, Router
 from mooncake_bench.errors import PolicyError, SetupError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from mooncake_bench.api import Bools
+    from mooncake_bench.api import Cluster as Seen
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.sim.job import Job
     from mooncake_bench.sim.tiers import Tiers
@@ -30,6 +31,16 @@ FAULTS = (Exception, SystemExit)  # what a policy may raise; Ctrl-C is not its f
 def overrides(policy: object, base: type, method: str) -> bool:
     """Whether a policy has its own version of an optional hook."""
     return getattr(type(policy), method, None) is not getattr(base, method)
+
+
+class Witness(Protocol):
+    """Looks on while requests are decided. What it raises ends the replay."""
+
+    def shown(self, job: Job, view: View) -> Seen:
+        """What a policy is shown: the view, or one that notes what is asked. First the router, then the admission."""
+
+    def decided(self, job: Job, wanted: Route, reason: str | None) -> None:
+        """The router wanted this, ``job`` says what came of it; and why the admission turned it away, if it did."""
 
 
 class Brain:
@@ -55,6 +66,7 @@ class Brain:
         self._instances = len(cost.nic_bytes_per_s)
         self._block = view.block_tokens
         self._pipelined = cost if isinstance(cost, PipelinedCost) and cost.group > 1 else None
+        self.witness: Witness | None = None
         self.reasons: dict[str, int] = {}
         self.orders = overrides(router, Router, "order")
         self.decides_late = overrides(router, Router, "late_decode")
@@ -95,18 +107,22 @@ class Brain:
 
     def decide(self, job: Job, now: int) -> str | None:
         """Route a request; the reason when the admission turns it away."""
-        request, view = job.request, self.view
-        view.at(now, request)
+        request, witness = job.request, self.witness
+        view: Seen = self.view
+        self.view.at(now, request)
         try:
-            wanted = self.router.route(request, view)
+            wanted = self.router.route(request, view if witness is None else witness.shown(job, self.view))
         except FAULTS as error:
             raise policy_fault(self.router, job, error) from error
         route = self._apply(job, wanted)
         try:
-            reason = self.admission.reject(request, route, view)
+            reason = self.admission.reject(request, route, view if witness is None else witness.shown(job, self.view))
         except FAULTS as error:
             raise policy_fault(self.admission, job, error) from error
-        return None if reason is None else self._checked_reason(job, reason)
+        reason = None if reason is None else self._checked_reason(job, reason)
+        if witness is not None:
+            witness.decided(job, wanted, reason)
+        return reason
 
     def _apply(self, job: Job, route: Route) -> Route:
         """Check a route and fill in what it left open."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mooncake_bench.api import Eviction
     from mooncake_bench.hardware.cost import CostModel
     from mooncake_bench.plugins import PolicySet
+    from mooncake_bench.sim.brain import Witness
     from mooncake_bench.sim.setup import Setup
     from mooncake_bench.sim.slos import Slos
     from mooncake_bench.sim.warm import Source, Warmth
@@ -112,16 +113,18 @@ def run(
     cost: CostModel | None = None,
     flush: int = FLUSH,
     watch: tuple[float, Callable[[Cluster, int], None]] | None = None,
+    witness: Witness | None = None,
 ) -> Replay:
     """Replay ``trace`` under ``setup``; the trace is not changed.
 
     ``progress(done, total, simulated_ms)`` is called every few hundred arrivals. ``cost`` replaces the setup's cost
     model (tests). What has ended leaves the memory every ``flush`` arrivals; nothing else depends on it.
-    ``watch=(period_ms, look)`` calls ``look(cluster, now_ps)`` every so often, after what happens then. Raises
-    SetupError, TraceError or PolicyError; Ctrl-C ends the replay early with ``interrupted`` set.
+    ``watch=(period_ms, look)`` calls ``look(cluster, now_ps)`` every so often, after what happens then;
+    ``witness`` looks on while requests are decided. Raises SetupError, TraceError or PolicyError; Ctrl-C ends the
+    replay early with ``interrupted`` set.
     """
     with no_collections():
-        return _run(trace, setup, progress, policy_dirs, cost, flush, watch)
+        return _run(trace, setup, progress, policy_dirs, cost, flush, watch, witness)
 
 
 def _run(
@@ -132,8 +135,10 @@ def _run(
     cost: CostModel | None,
     flush: int,
     watch: tuple[float, Callable[[Cluster, int], None]] | None,
+    witness: Witness | None,
 ) -> Replay:
     stage = _set_up(trace, setup, policy_dirs, cost, flush)
+    stage.cluster.brain.witness = witness
     if watch is not None:
         _watch(stage.cluster, round(watch[0] * PS_PER_MS), watch[1])
     try:
