@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -138,6 +139,19 @@ def test_array_prefill_agrees_with_the_scalar(cost: CostModel, n: list[int], p: 
     array = cost.prefill_ms(np.array(n, dtype=float), np.array(p, dtype=float))
     scalar = [cost.prefill_ps(i, n[i], p[i]) / 1e9 for i in range(5)]
     np.testing.assert_allclose(array, scalar, rtol=1e-9)
+
+
+@pytest.mark.parametrize("cost", [MIXED, FAKE, easy(replace(EASY, prefill_late_ms=3.0, prefill_late_tokens=900.0))])
+@given(n=tokens, p=prefixes)
+def test_one_instance_alone_is_told_what_its_column_says_to_the_last_bit(cost: CostModel, n: int, p: int) -> None:
+    told = [cost.prefill_at_ms(i, float(n), float(p)) for i in range(len(cost))]
+    assert told == cost.prefill_ms(column(cost, n), column(cost, p)).tolist()
+
+
+def test_instances_are_alike_that_have_the_same_costs_and_nic() -> None:
+    cost = build_cost(["a800", "h100", "a800", "h100", "a100"], "llama-3-70b", "mooncake-a800")
+    assert list(cost.alike) == [0, 1, 0, 1, 4]
+    assert list(FAKE.alike) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("cost", [MIXED, FAKE], ids=["analytic", "fake"])

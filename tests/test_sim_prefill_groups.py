@@ -320,8 +320,6 @@ def test_policies_are_told_what_the_clock_takes(
 
 def test_costs_that_answer_one_question_an_instance_at_a_time_are_asked_so() -> None:
     class OneByOne(FakeCost):
-        broadcasts = False
-
         def prefill_ms(self, computed, prefix):
             assert computed.shape == prefix.shape == (2,)
             return super().prefill_ms(computed, prefix)

@@ -75,8 +75,6 @@ class EngineOverhead:
 class AnalyticCost(CostModel):
     """E1 to E4, one set of coefficients an instance."""
 
-    broadcasts = True
-
     def __init__(
         self,
         coefficients: Sequence[Coefficients],
@@ -122,6 +120,8 @@ class AnalyticCost(CostModel):
         self._half_c = c * 0.5
         self._b = np.array([c.prefill_token_ms for c in self.coefficients])
         self._late = bool(self._h.any())
+        scalars = (self._b, self._bw2, self._h, self._m2, self._half_c, self._o)
+        self._at: list[tuple[float, ...]] = list(zip(*(column.tolist() for column in scalars), strict=True))
         self._attend: dict[tuple[float, int], int] = {}
 
     def _set_decode(self) -> None:
@@ -162,6 +162,21 @@ class AnalyticCost(CostModel):
         if late is not None:
             time += late
         return time
+
+    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
+        """As the column, to the last bit [ms]."""
+        b, bw2, h, m2, half_c, o = self._at[instance]
+        slope = computed * b
+        slope *= slope
+        time = sqrt(slope + m2) + computed * half_c * (computed + (prefix + prefix)) + o
+        return time + slope / (slope + bw2) * h if self._late else time
+
+    @property
+    def alike(self) -> Sequence[int]:
+        """Instances with the same coefficients and NIC are."""
+        first: dict[tuple[float, ...], int] = {}
+        rows = zip(self._prefill, self.nic_bytes_per_s.tolist(), strict=True)
+        return [first.setdefault((*row, nic), i) for i, (row, nic) in enumerate(rows)]
 
     def prefill_overhead_ps(self, instance: int) -> int:
         """o_pre [ps]."""

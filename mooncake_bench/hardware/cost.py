@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -49,9 +49,6 @@ class CostModel(ABC):
     vram_tokens: IntColumn
     """(N,) tokens of KVCache that fit in each instance's GPU memory."""
 
-    broadcasts: ClassVar[bool] = False
-    """Whether :meth:`prefill_ms` takes (M, N) columns too, M questions an instance."""
-
     def __post_init__(self) -> None:
         if not self.error_short:
             object.__setattr__(self, "error_short", self.error)
@@ -67,6 +64,16 @@ class CostModel(ABC):
     @abstractmethod
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) prefill time at each instance, for its own (N,) computed and prefix tokens [ms]."""
+
+    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
+        """The same at one instance [ms]."""
+        column = self.prefill_ms(np.full(len(self), float(computed)), np.full(len(self), float(prefix)))
+        return float(column[instance])
+
+    @property
+    def alike(self) -> Sequence[int]:
+        """(N,) for each instance one whose prefills and NIC are the same: itself, unless more is known."""
+        return range(len(self))
 
     @abstractmethod
     def decode_ps(self, instance: int, batch: int) -> int:

@@ -20,8 +20,6 @@ class FakeCost(CostModel):
     Every number is settable, for all instances at once or one by one. Times in ms.
     """
 
-    broadcasts = True
-
     def __init__(
         self,
         instances: int = 16,

@@ -15,7 +15,8 @@ tokens of a 70B model is 134 MB, 1.5 ms at 87 GB/s, against 2.7 GB of KVCache).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Chunks: TypeAlias = "list[tuple[int, int]]"
 """Of each chunk: its work over all stages, and how long its activations take to the next stage [ps]."""
+_MEMO_CHUNKS = 1 << 16  # about 10 MB
 
 
 def pass_through(chunks: Sequence[tuple[int, int]], free_ps: Sequence[int], begin_ps: int) -> list[int]:
@@ -40,14 +42,22 @@ def pass_through(chunks: Sequence[tuple[int, int]], free_ps: Sequence[int], begi
     """
     free = list(free_ps)
     stages, last = len(free), len(free) - 1
-    for work, hop in chunks:
-        ready, done = begin_ps, 0
-        for stage in range(stages):
-            until = work * (stage + 1) // stages
-            begin = max(ready, free[stage])
-            free[stage] = ready = begin + until - done + (hop if stage < last else 0)
-            done = until
+    ready = [begin_ps] * len(chunks)
+    for stage in range(stages):
+        until = free[stage]
+        for chunk, (work, hop) in enumerate(chunks):
+            begin = ready[chunk] if ready[chunk] > until else until
+            until = begin + work * (stage + 1) // stages - work * stage // stages + (hop if stage < last else 0)
+            ready[chunk] = until
+        free[stage] = until
     return free
+
+
+class _Priced(NamedTuple):
+    """What a prefill takes."""
+
+    chunks: Chunks
+    alone_ps: list[int]  # when each stage has done with it, if it enters an empty pipeline at 0
 
 
 class PipelinedCost(WrappedCost):
@@ -80,12 +90,11 @@ class PipelinedCost(WrappedCost):
         self._nic = float_column(base.nic_bytes_per_s * times, len(base))
         self._vram = int_column(base.vram_tokens * times, len(base))
         self._node_nic = [int(rate) for rate in base.nic_bytes_per_s]
-        self._hop_ms = 1e3 * hop_bytes_per_token / base.nic_bytes_per_s
+        self._hop_ms: list[float] = (1e3 * hop_bytes_per_token / base.nic_bytes_per_s).tolist()
         self._overhead = [base.prefill_overhead_ps(i) for i in range(len(base))]
-        self._overhead_ms = np.array(self._overhead, np.float64) / PS_PER_MS
-        self._empty = [0] * group
-        self._last: tuple[tuple[int, int, int], Chunks] | None = None
-        self._last_pass: tuple[tuple[int, int, int], list[int]] | None = None
+        self._alike = base.alike
+        self._memo: dict[tuple[int, int, int], _Priced] = {}
+        self._held = 0  # chunks in it
 
     @property
     def version(self) -> str:
@@ -102,36 +111,48 @@ class PipelinedCost(WrappedCost):
 
     def chunks(self, instance: int, computed: int, prefix: int) -> Chunks:
         """What each chunk of a prefill takes, in order."""
-        key = (instance, computed, prefix)
-        if self._last is not None and self._last[0] == key:
-            return self._last[1]
+        return self._priced(instance, computed, prefix).chunks
+
+    def alone_ps(self, instance: int, computed: int, prefix: int) -> list[int]:
+        """When each stage has done with a prefill that enters an empty pipeline at 0 [ps]."""
+        return self._priced(instance, computed, prefix).alone_ps
+
+    def _priced(self, instance: int, computed: int, prefix: int) -> _Priced:
+        """A prefill's chunks and times: asked for at its routing, when it begins, and for the records."""
+        key = (self._alike[instance], computed, prefix)
+        found = self._memo.get(key)
+        if found is None:
+            chunks = self._cut(instance, computed, prefix)
+            found = _Priced(chunks, pass_through(chunks, [0] * self.group, self._overhead[instance]))
+            self._held += len(chunks)
+            if self._held > _MEMO_CHUNKS:
+                self._memo.clear()
+                self._held = len(chunks)
+            self._memo[key] = found
+        return found
+
+    def _cut(self, instance: int, computed: int, prefix: int) -> Chunks:
         price, overhead, rate = self.base.prefill_ps, self._overhead[instance], self._node_nic[instance]
-        size = self.chunk_tokens or computed
-        made = []
-        for first in range(0, computed, size):
-            tokens = min(size, computed - first)
-            work = price(instance, tokens, prefix + first) - overhead
-            made.append((work, move_ps(tokens * self.hop_bytes, rate)))
-        self._last = (key, made)
-        return made
+        shapes = self._shapes(computed, prefix)
+        hops = {tokens: move_ps(tokens * self.hop_bytes, rate) for tokens in {shapes[0][0], shapes[-1][0]}}
+        return [(price(instance, *shape) - overhead, hops[shape[0]]) for shape in shapes]
+
+    def _shapes(self, computed: float, prefix: float) -> list[tuple[Any, Any]]:
+        """Of each chunk: its tokens, and those before it; whole numbers where they were asked for in such."""
+        size = self.chunk_tokens
+        if size is None or computed <= size:
+            return [(computed, prefix)]
+        full, rest = divmod(computed, size)
+        shapes = [(size, prefix + size * chunk) for chunk in range(int(full))]
+        return [*shapes, (rest, prefix + size * full)] if rest else shapes
 
     def prefill_ps(self, instance: int, computed: int, prefix: int) -> int:
         """Time through an empty pipeline [ps]."""
-        if self.group == 1:
-            return self._overhead[instance] + sum(work for work, _ in self.chunks(instance, computed, prefix))
-        return self._alone(instance, computed, prefix)[-1]
+        return self._priced(instance, computed, prefix).alone_ps[-1]
 
     def turn_ps(self, instance: int, computed: int, prefix: int) -> int:
         """How long a prefill keeps the first stage, and with it the next request [ps]."""
-        return self._alone(instance, computed, prefix)[0]
-
-    def _alone(self, instance: int, computed: int, prefix: int) -> list[int]:
-        """When each stage has done with a prefill that enters an empty pipeline at 0; the last answer is kept."""
-        key = (instance, computed, prefix)
-        if self._last_pass is None or self._last_pass[0] != key:
-            chunks, begin = self.chunks(instance, computed, prefix), self._overhead[instance]
-            self._last_pass = (key, pass_through(chunks, self._empty, begin))
-        return self._last_pass[1]
+        return self._priced(instance, computed, prefix).alone_ps[0]
 
     def node_ps(self, instance: int, computed: int, prefix: int) -> int:
         """How long a prefill keeps nodes busy, all stages together [ps]."""
@@ -139,38 +160,25 @@ class PipelinedCost(WrappedCost):
         return self._overhead[instance] + sum(work + (self.group - 1) * hop for work, hop in chunks)
 
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
-        """(N,) time through an empty pipeline [ms].
+        """(N,) time through an empty pipeline [ms]; each different question is answered once."""
+        asked = list(zip(self._alike, computed.tolist(), prefix.tolist(), strict=True))
+        times = {question: self.prefill_at_ms(*question) for question in set(asked)}
+        return np.array([times[question] for question in asked])
+
+    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
+        """The same at one instance [ms].
 
         All stages but the last take the same, so chunk j leaves them after the sum of those up to it and (stages - 1)
         times the longest of them; the last stage then takes it and all that follow, unless a later one comes later.
         """
-        work, hop = self._chunk_ms(computed, prefix)
+        overhead, price = self._overhead[instance] / PS_PER_MS, self.base.prefill_at_ms
+        shapes = self._shapes(computed, prefix)
+        work = [price(instance, *shape) - overhead for shape in shapes]
         if self.group == 1:
-            whole: FloatColumn = work.sum(axis=0) + self._overhead_ms
-            return whole
-        last = work / self.group
-        each = last + hop
-        left = np.cumsum(each, axis=0) + (self.group - 2) * np.maximum.accumulate(each, axis=0)
-        left += np.cumsum(last[::-1], axis=0)[::-1]
-        total: FloatColumn = left.max(axis=0) + self._overhead_ms
-        return total
-
-    def _chunk_ms(self, computed: Column, prefix: Column) -> tuple[FloatColumn, FloatColumn]:
-        """(chunks, N) work and hop of every chunk, 0 where an instance has fewer [ms]."""
-        size = self.chunk_tokens
-        if size is None:
-            return (self.base.prefill_ms(computed, prefix) - self._overhead_ms)[None], (computed * self._hop_ms)[None]
-        before = size * np.arange(-(-int(computed.max()) // size))[:, None]
-        tokens = computed - before
-        absent = tokens <= 0
-        tokens = np.minimum(np.where(absent, computed, tokens), size)  # absent ones are asked as the first is
-        prefixes = np.where(absent, prefix, prefix + before)
-        if self.base.broadcasts:
-            work = self.base.prefill_ms(tokens, prefixes)
-        else:
-            work = np.stack([self.base.prefill_ms(n, p) for n, p in zip(tokens, prefixes, strict=True)])
-        work -= self._overhead_ms
-        work[absent] = 0.0
-        hop = tokens * self._hop_ms
-        hop[absent] = 0.0
-        return work, hop
+            return list(accumulate(work))[-1] + overhead
+        last, hop_ms, hops = [time / self.group for time in work], self._hop_ms[instance], self.group - 2
+        each = [time + tokens * hop_ms for time, (tokens, _) in zip(last, shapes, strict=True)]
+        rest = list(accumulate(reversed(last)))
+        waves = zip(accumulate(each), accumulate(each, max), reversed(rest), strict=True)
+        longest_way: float = max([total + hops * longest + left for total, longest, left in waves])
+        return longest_way + overhead

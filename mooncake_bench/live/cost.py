@@ -140,6 +140,19 @@ class LiveCost(CostModel):
         """(N,) the same [ms]."""
         return self._gathered(lambda shard, mine: shard.prefill(computed[mine], prefix[mine]))
 
+    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
+        """The same at one instance [ms]."""
+        time = self._shards[instance].prefill(np.array([computed]), np.array([prefix]))
+        self._tell()
+        return float(time[0])
+
+    @property
+    def alike(self) -> Sequence[int]:
+        """Instances with the same measurements and NIC are."""
+        first: dict[tuple[Shard, float], int] = {}
+        rows = zip(self._shards, self.nic_bytes_per_s.tolist(), strict=True)
+        return [first.setdefault(row, i) for i, row in enumerate(rows)]
+
     def prefill_overhead_ps(self, instance: int) -> int:
         """o_pre [ps]."""
         return to_ps(self._shards[instance].overhead.prefill_ms)
