@@ -5,6 +5,7 @@ BenchError                  wrong use or bad input: one line, exit 2
 ├── TraceError              a trace file: names file, line (or row) and field
 ├── PolicyError             a SPEC, a policy file or a policy's decision: names the policy
 ├── ResultError             a run folder, or runs that cannot be compared
+│   └── MissingRun          a run that is not there
 └── NothingToConclude       the work was done but says nothing: exit 3
 InvariantError              the simulator contradicted itself: a bug of ours, exit 1 with the facts to report
 """
@@ -38,6 +39,10 @@ class PolicyError(BenchError):
 
 class ResultError(BenchError):
     """A run folder that cannot be read, or runs that are not comparable."""
+
+
+class MissingRun(ResultError):  # noqa: N818 - it says what is wrong, as KeyError does
+    """A run, or a baseline, that is not there (yet)."""
 
 
 class NothingToConclude(BenchError):  # noqa: N818 - it says what happened, as KeyboardInterrupt does

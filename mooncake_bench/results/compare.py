@@ -118,7 +118,7 @@ def compare(runs: Sequence[Run], *, reference: int = 0, force: bool = False) -> 
         raise ResultError("nothing to compare: name at least one run")
     base = runs[reference]
     labels = tuple(distinct_labels(runs))
-    problems = [line for run in runs for line in _differing(base, run)]
+    problems = [line for run in runs for line in differing_work(base, run)]
     if problems and not force:
         raise ResultError(
             f"the runs are not comparable: {'; '.join(dict.fromkeys(problems))} (--force compares anyway)"
@@ -131,7 +131,8 @@ def compare(runs: Sequence[Run], *, reference: int = 0, force: bool = False) -> 
     )
 
 
-def _differing(base: Run, run: Run) -> Iterator[str]:
+def differing_work(base: Run, run: Run) -> Iterator[str]:
+    """Why two runs are not of the same work, by their manifests; nothing where they are."""
     for what, (section, key) in SAME_WORK.items():
         ours, theirs = base.manifest[section].get(key), run.manifest[section].get(key)
         if ours != theirs:
@@ -253,7 +254,7 @@ def _notices(
     partial = [label for run, label in zip(runs, labels, strict=True) if run.interrupted]
     if partial and len(runs) > 1:
         yield f"{', '.join(partial)}: interrupted, so no ratio is shown against it"
-    yield from _other_settings(runs)
+    yield from other_settings(runs)
     yield from _other_costs(runs, labels, reference)
     yield from _other_sources(runs, labels)
 
@@ -279,7 +280,7 @@ def _decodes(run: Run) -> bool:
     return bool(run.manifest["cluster"]["decode_instances"])
 
 
-def _other_settings(runs: Sequence[Run]) -> Iterator[str]:
+def other_settings(runs: Sequence[Run]) -> Iterator[str]:
     """Settings in which comparable runs differ: allowed, but to be known."""
     compared = {key for section, key in SAME_WORK.values() if section == "setup"}
     setups = [run.manifest["setup"] for run in runs]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mooncake_bench import spool
-from mooncake_bench.errors import ResultError, nearest
+from mooncake_bench.errors import MissingRun, ResultError, nearest
 from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.manifest import FORMAT_VERSION
 from mooncake_bench.results.records import ADDED, REQUESTS, SEGMENTS, STAYS
@@ -220,7 +220,7 @@ def _resolve(reference: str, out_dir: Path) -> list[Path]:
     if reference.isdecimal():
         if int(reference) in runs:
             return [runs[int(reference)]]
-        raise ResultError(f"no run {reference} in {str(out_dir)!r}{_what_there_is(runs)}")
+        raise MissingRun(f"no run {reference} in {str(out_dir)!r}{_what_there_is(runs)}")
     for folder in (Path(reference), out_dir / reference):
         if (folder / MANIFEST).is_file():
             return [folder]
@@ -231,7 +231,7 @@ def _resolve(reference: str, out_dir: Path) -> list[Path]:
         raise ResultError(f"{reference!r} is no run folder: it holds no {MANIFEST}")
     known = [*named, *(folder.name for folder in runs.values())]
     hint = nearest(reference, known) or _what_there_is(runs)
-    raise ResultError(f"no run {reference!r}: neither a run folder nor a --name in {str(out_dir)!r}{hint}")
+    raise MissingRun(f"no run {reference!r}: neither a run folder nor a --name in {str(out_dir)!r}{hint}")
 
 
 def _last(reference: str, out_dir: Path) -> list[Path]:
@@ -241,7 +241,7 @@ def _last(reference: str, out_dir: Path) -> list[Path]:
     runs, wanted = _runs(out_dir), int(match[1] or 1)
     if len(runs) < wanted:
         have = f"only {len(runs)} runs" if runs else "no runs yet"
-        raise ResultError(f"{reference}: {have} in {str(out_dir)!r}; make one with: mooncake-bench replay")
+        raise MissingRun(f"{reference}: {have} in {str(out_dir)!r}; make one with: mooncake-bench replay")
     return [runs[number] for number in sorted(runs)[-wanted:]]
 
 
