@@ -281,6 +281,7 @@ def look_at_the_end(cluster: Cluster) -> None:
         held = sum(bool(bits & store.held) for bits in index.holders.values())
         assert held == store.resident
         assert not (held and instance in cluster.elastic._dead)
+    assert index.slots == sum(store.resident for store in cluster.pool.nodes.values())
     assert not state.routed_tokens.any()
     assert not state.queue_requests.any()
     if cluster.tiers is not None:

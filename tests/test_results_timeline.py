@@ -8,7 +8,9 @@ from test_results_tiny import MS, all_rejected, interrupted, tiny_replay
 
 from mooncake_bench.results.records import Records
 from mooncake_bench.results.timeline import TIMELINE, interval_ms, timeline
-from mooncake_bench.sim.replay import Replay
+from mooncake_bench.sim.replay import Replay, run
+from mooncake_bench.sim.setup import Setup
+from mooncake_bench.trace import Trace
 
 
 def sampled(replay: Replay, interval: float) -> dict[str, list[float]]:
@@ -88,7 +90,8 @@ def test_many_instances_are_sampled_less_often() -> None:
 def test_an_odd_run_has_a_timeline_with_the_usual_types(replay: Replay) -> None:
     table = timeline(Records.of(replay))
     assert table.schema == TIMELINE
-    assert all(column.null_count == 0 for column in table.columns)
+    unknown = {name for name in table.column_names if table.column(name).null_count}
+    assert unknown == {"pool_blocks", "pool_distinct_blocks"}  # which nobody looked at in these
 
 
 def test_every_sample_equals_what_a_loop_over_all_segments_finds() -> None:
@@ -105,3 +108,22 @@ def test_every_sample_equals_what_a_loop_over_all_segments_finds() -> None:
                     expected += segment["tokens"] + j * segment["batch"]
                 clock += step
         assert tokens == expected
+
+
+def test_the_pool_holds_at_each_sample_what_it_held_after_the_latest_arrival() -> None:
+    at_ms, blocks, distinct = np.array([3, 4, 4, 9]), np.array([2, 5, 6, 7]), np.array([2, 4, 5, 5])
+    seen = {"time_ps": at_ms * MS, "blocks": blocks, "distinct_blocks": distinct}
+    found = timeline(Records.of(tiny_replay(occupancy=seen)), 2.0).to_pydict()
+    # samples at 0, 2, 4, 6, 8, 10, ...: nothing came before 3; at 4 the second arrival of that moment counts
+    assert found["pool_blocks"][:6] == [None, None, 6, 6, 6, 7]
+    assert found["pool_distinct_blocks"][:6] == [None, None, 5, 5, 5, 5]
+    assert set(found["pool_blocks"][6:]) == {7}
+
+
+def test_the_pool_of_a_replay_counts_each_copy_and_each_block_once() -> None:
+    # two instances of 4 blocks, requests in turn: 0 gets (1, 2), 1 gets (1, 2) as well, 0 gets (1, 2, 3)
+    trace = Trace.of([(0, 8, 1, [1, 2]), (1000, 8, 1, [1, 2]), (2000, 12, 1, [1, 2, 3])], block_tokens=4)
+    setup = Setup(cluster="2P+1D", pool_blocks=4, policy="round-robin")
+    found = timeline(Records.of(run(trace, setup)), 500.0).to_pydict()
+    assert found["pool_blocks"][:5] == [2, 2, 4, 4, 5]
+    assert found["pool_distinct_blocks"][:5] == [2, 2, 2, 2, 3]

@@ -106,6 +106,9 @@ ADDED: dict[str, float | None] = {
     "vram_byte_s": None,
     "kv_load_ms": None,
     "loaded_tokens": 0,
+    # of the timeline
+    "pool_blocks": None,
+    "pool_distinct_blocks": None,
 }
 SEGMENTS = pa.schema([(name, pa.int64()) for name in SEGMENT_COLUMNS])
 STAYS = pa.schema([(name, pa.int64()) for name in (*STAY_COLUMNS, "gap_ps")])

@@ -46,6 +46,8 @@ TIMELINE = pa.schema(
         ("rejected_prefill_requests", pa.int64()),
         ("rejected_decode_requests", pa.int64()),
         ("failed_requests", pa.int64()),
+        ("pool_blocks", pa.int64()),
+        ("pool_distinct_blocks", pa.int64()),
     ]
 )
 
@@ -69,11 +71,14 @@ def timeline(records: Records, interval: float | None = None) -> pa.Table:
         **_utilisations(records, clock),
         **_states(records, clock),
         **_counts(records, clock),
+        **_occupancy(records, clock),
     }
-    # nan: of a pool that has no instance, so null
-    return pa.table(
-        [pa.array(columns[field.name], field.type, from_pandas=True) for field in TIMELINE], schema=TIMELINE
-    )
+    return pa.table([_column(columns[field.name], field.type) for field in TIMELINE], schema=TIMELINE)
+
+
+def _column(values: Floats | Ints | pa.Array, kind: pa.DataType) -> pa.Array:
+    """As a table has it; nan, of a pool that has no instance, is null."""
+    return values if isinstance(values, pa.Array) else pa.array(values, kind, from_pandas=True)
 
 
 class _Clock:
@@ -317,6 +322,22 @@ def _between(clock: _Clock, where: Bools, since: Ints, until: Ints, end: Ints) -
     forever = np.int64(clock.samples * clock.step_ps + 1)
     stop = np.where(until >= 0, until, np.where(end >= 0, end, forever))
     return clock.stack(since[where], stop[where])
+
+
+def _occupancy(records: Records, clock: _Clock) -> dict[str, pa.Array]:
+    """What the stores of all prefill instances held after the latest arrival: slots in use, and different blocks.
+
+    Null before the first arrival.
+    """
+    seen = records.replay.occupancy
+    if seen is None or not len(seen["time_ps"]):
+        nothing = pa.nulls(clock.samples, pa.int64())
+        return {"pool_blocks": nothing, "pool_distinct_blocks": nothing}
+    latest = np.searchsorted(seen["time_ps"], clock.times_ps, "right") - 1
+    return {
+        f"pool_{name}": pa.array(seen[name][np.maximum(latest, 0)], mask=latest < 0)
+        for name in ("blocks", "distinct_blocks")
+    }
 
 
 def _counts(records: Records, clock: _Clock) -> dict[str, Ints]:

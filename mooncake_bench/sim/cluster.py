@@ -71,6 +71,7 @@ class Cluster:
         self.events = 0
         self.jobs: list[Job] = []
         self.policy_ns: list[int] = []
+        self.occupancy: list[int] = []  # after each arrival: when, slots in use in the pool, different blocks there
         self.routings: list[int] | None = None  # rows in order of admission, if that may not be the order of the trace
         # attempts that came to nothing: request row, when, prefill instance, start of the prefill, what of it was done
         self.lost: list[int] = []
@@ -180,6 +181,8 @@ class Cluster:
     def _come(self, job: Job) -> None:
         self.now = now = job.arrival_ps
         self.arrive(job, now)
+        index = self.pool.index
+        self.occupancy += (now, index.slots, len(index.holders))
         if self.watchers:
             self._watched(now)
 

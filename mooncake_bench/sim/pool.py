@@ -44,6 +44,7 @@ class PrefixIndex:
         self.block_tokens = block_tokens
         self.holders: dict[int, int] = {}
         self.promised: dict[int, int] = {}
+        self.slots = 0  # in use, on all instances together
         self.journal: list[tuple[str, int, Sequence[int]]] | None = None  # (what, instance bit, blocks), if anyone asks
         self._all = (1 << instances) - 1
         self._bits: dict[int, tuple[int, ...]] = {}
@@ -191,6 +192,7 @@ class Node:
         if self.index.journal is not None:
             self._note("stored", blocks)
         self.resident += len(blocks)
+        self.index.slots += len(blocks)
         if self.resident > self.capacity:
             raise InvariantError(f"a node holds {self.resident} blocks of a capacity of {self.capacity}")
         return len(blocks)
@@ -231,6 +233,7 @@ class Node:
         if self.index.journal is not None:
             self._note("gone", victims)
         self.resident -= len(victims)
+        self.index.slots -= len(victims)
         self.evictions += len(victims)
 
     def wipe(self, eviction: Eviction) -> None:
@@ -246,6 +249,7 @@ class Node:
             self._note("gone", gone)
         self.pinned.clear()
         self.extra_pins.clear()
+        index.slots -= self.resident
         self.resident = 0
         self.eviction = eviction
         eviction.open(self.capacity)
@@ -302,6 +306,7 @@ class Node:
             if bits:
                 holders[block] = bits
             self.resident -= 1
+            self.index.slots -= 1
             self.eviction.remove(block)
         if self.index.journal is not None:
             self._note("gone", blocks)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PS_PER_S = 1e12
 SEGMENT_COLUMNS = ("instance", "start_ps", "first_step", "steps", "step_ps", "growth_ps", "batch", "tokens")
 STAY_COLUMNS = ("request", "instance", "join_ps", "first_step", "steps")
+OCCUPANCY_COLUMNS = ("time_ps", "blocks", "distinct_blocks")
 LOST_COLUMNS = ("request", "lost_ps", "prefill_instance", "start_ps", "spent_ps")
 
 _JOB_FIELDS: dict[str, tuple[str, type[Any], int]] = {
@@ -72,6 +73,7 @@ class Recorder:
         self._segments = {name: spool.Growing(np.int64) for name in SEGMENT_COLUMNS}
         self._stays = {name: spool.Growing(np.int64) for name in STAY_COLUMNS}
         self._policy_ns = spool.Growing(np.int64)
+        self._occupancy = {name: spool.Growing(np.int64) for name in OCCUPANCY_COLUMNS}
 
     def flush(self) -> None:
         """Write what has ended; requests under way stay with the cluster. A Ctrl-C meanwhile is heeded afterwards."""
@@ -82,6 +84,7 @@ class Recorder:
             _move(self._cluster.decoding.segments, self._segments)
             _move(self._cluster.decoding.stays, self._stays)
             _move(self._cluster.policy_ns, {"ns": self._policy_ns})
+            _move(self._cluster.occupancy, self._occupancy)
             spool.trim()
 
     def finish(self) -> tuple[dict[str, Column], dict[str, Column], dict[str, Column], Column]:
@@ -109,6 +112,10 @@ class Recorder:
             return {}
         table = np.array(self._cluster.lost, np.int64).reshape(-1, len(LOST_COLUMNS))
         return {name: table[:, i].copy() for i, name in enumerate(LOST_COLUMNS)}
+
+    def occupancy(self) -> dict[str, Column]:
+        """What the pool's stores held after each arrival, in order of time; once all is written."""
+        return {name: grown.column() for name, grown in self._occupancy.items()}
 
     def _write(self, jobs: Sequence[Job]) -> None:
         if not jobs:

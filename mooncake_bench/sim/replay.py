@@ -103,6 +103,8 @@ class Replay:
     missed: int = 0  # events of the setup that did not happen, for nothing else was left to happen
     warm: Mapping[str, Any] | None = None  # what its caches were warm from
     warm_blocks: Column | None = None  # that were in them before it began, rising
+    # what the pool's stores held after each arrival: see recorder.OCCUPANCY_COLUMNS; None: it was not looked at
+    occupancy: Mapping[str, Column] | None = None
 
 
 def run(
@@ -402,7 +404,7 @@ def _gather(stage: _Stage, *, interrupted: bool) -> Replay:
         routings=_routings(cluster, columns),
         pool_sizes=np.array(elastic.sizes, np.int64) if elastic is not None and moves else None,
         happened=() if elastic is None else tuple(elastic.happened), missed=0 if elastic is None else elastic.planned,
-        warm=stage.warm, warm_blocks=stage.warm_blocks,
+        warm=stage.warm, warm_blocks=stage.warm_blocks, occupancy=recorder.occupancy(),
     )  # fmt: skip
 
 

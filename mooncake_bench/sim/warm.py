@@ -192,6 +192,7 @@ def take_over(warm: Warmth, fresh: Pool, setup: Setup) -> None:
         node.clock_ms += clock_ms
         node.index = fresh.index
     fresh.index.holders.update(pool.index.holders)
+    fresh.index.slots = pool.index.slots
     fresh.nodes = pool.nodes
     fresh.expiring = [node for node in fresh.nodes.values() if node.expires]
 
