@@ -41,7 +41,7 @@ _how = partial(option, panel="The search")
         metavar="SHARE",
     ),
     _how(
-        "by",
+        "attain_by",
         str | None,
         ("--attain-by",),
         "request: all SLOs of a request; slo: each SLO by itself, as percentiles are [default: request]",
@@ -131,7 +131,7 @@ def _bench(planned: Planned, given: dict[str, Any]) -> Bench:
     from mooncake_bench.studies.capacity.find import Bench
     from mooncake_bench.studies.capacity.rule import Rule
 
-    rule = Rule(_share(given["attain"], "--attain", 0.9), _word(given["by"], "--attain-by", BY))
+    rule = Rule(_share(given["attain"], "--attain", 0.9), _word(given["attain_by"], "--attain-by", BY))
     return Bench(planned.trace, _contenders(planned.setups, given["clusters"]), rule, given["policy_dir"] or ())
 
 

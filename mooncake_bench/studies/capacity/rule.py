@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mooncake_bench.errors import NothingToConclude
 from mooncake_bench.results.facts import Facts
+from mooncake_bench.results.metrics import BY_NAME
 from mooncake_bench.results.run import Run
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def judge(replay: Replay) -> Kept:
 
     return Kept(
         offered=facts.offered,
-        offered_rps=run.metrics()["offered_rps"].value,
+        offered_rps=BY_NAME["offered_rps"].of(facts).value,
         both=share(done & facts.true("slo_ok")),
         ttft=share(done & facts.true("slo_ttft_ok")),
         tbt=share(done & (facts.true("slo_tbt_ok") | ~facts.known("slo_tbt_ok"))),  # no gap, nothing to keep

@@ -170,9 +170,19 @@ def cluster_report(bench: Bench, found: Sequence[Smallest]) -> Report:
     headers = ("contender", "cluster", "GPUs", "in SLOs", "TTFT kept", "TBT kept", "replays")
     rows = tuple(row for each in found for row in _cluster_rows(bench, each))
     note = "every cluster of the fewest GPUs that was found; sound where fewer nodes of a role never serve better"
-    missing = (f"{each.contender}: no cluster within the one given carries this load" for each in found)
-    notices = tuple(text for text, each in zip(missing, found, strict=True) if not each.clusters)
+    notices = tuple(_missing(bench, each.contender) for each in found if not each.clusters)
     return Report(_head(bench, load=True), (Sheet("Smallest clusters", headers, rows, (note,)),), notices)
+
+
+def _missing(bench: Bench, contender: str) -> str:
+    """Why a contender has no cluster: what the largest one it was tried on kept."""
+    point, kept = max(
+        ((p, k) for p, k in bench.judged.items() if p.contender == contender), key=lambda pair: pair[1].both
+    )
+    return (
+        f"{contender}: no cluster up to {bench.contenders[contender].cluster} carries this load: on {point.cluster} "
+        f"{share(kept.both)} keep their SLOs ({bench.rule.broken(kept)} is missed)"
+    )
 
 
 def _cluster_rows(bench: Bench, each: Smallest) -> Iterator[tuple[str, ...]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of cluster whose numbers of nodes are looked for: of each role the node, its GPUs, and the most of them."""
+    """A kind of cluster whose numbers of nodes are looked for: of each role the node, its GPUs, and the most."""
 
     roles: tuple[str, ...]  # "P" and "D", or "M"
     nodes: tuple[str, ...]
