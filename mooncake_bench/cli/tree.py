@@ -17,6 +17,7 @@ from mooncake_bench.cli import (
     calibrate_validate,
     capacity,
     compare,
+    explain,
     hardware,
     metrics,
     policies,
@@ -58,6 +59,7 @@ def build_app() -> typer.Typer:
     _add(app, replay.COMMANDS)
     for top in (
         compare,
+        explain,
         capacity,
         cache,
         reproduce,

@@ -1,0 +1,108 @@
+"""What a stored run replayed, found again: its trace, its setup, its policies' code and its costs, each checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mooncake_bench.errors import BenchError, ResultError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mooncake_bench.results.run import Run
+    from mooncake_bench.sim.setup import Setup
+    from mooncake_bench.trace import Trace
+
+
+class Repeat(NamedTuple):
+    """What to replay."""
+
+    trace: Trace  # as read: which of its requests are replayed is the setup's business
+    setup: Setup
+
+
+def repeat_of(run: Run, policy_dirs: Sequence[Path] = (), trace_path: str | None = None) -> Repeat:
+    """What ``run`` replayed; ``trace_path`` is where its trace lies now, if not where it lay then.
+
+    Raises ResultError where the simulator, the trace, a policy's code or the costs are not what they were.
+    """
+    where = name_of(run)
+    check_version(run, where)
+    setup = setup_of(run)
+    trace = trace_of(run, setup, where, trace_path)
+    check_policies(run, setup, where, policy_dirs)
+    check_costs(run, setup, where)
+    return Repeat(trace, setup)
+
+
+def name_of(run: Run) -> str:
+    """How a message names a run."""
+    return f"run {run.label!r}" if run.path is None else f"run {run.path.name!r}"
+
+
+def setup_of(run: Run) -> Setup:
+    """The setup of a run. Raises SetupError for a manifest that holds none."""
+    from mooncake_bench.sim.setup import Setup
+
+    given = {key: value for key, value in run.manifest["setup"].items() if value is not None}
+    return Setup.from_dict(given, f"{name_of(run)}: setup")
+
+
+def check_version(run: Run, where: str) -> None:
+    """Raises ResultError for a run that another simulator made."""
+    from mooncake_bench.sim.replay import SIMULATOR_VERSION
+
+    version = run.manifest.get("simulator_version")
+    if version != SIMULATOR_VERSION:
+        raise ResultError(
+            f"{where} is of simulator version {version}, and this is {SIMULATOR_VERSION}: it would not decide alike; "
+            "replay it again, or use the version of mooncake-bench that made it"
+        )
+
+
+def trace_of(run: Run, setup: Setup, where: str, path: str | None = None) -> Trace:
+    """The trace that a run replayed, as read. Raises ResultError where there is none, or it is another one now."""
+    from mooncake_bench.sim.replay import as_replayed
+    from mooncake_bench.trace import load
+
+    stored = run.manifest["trace"]
+    path = path or str(stored["path"])
+    try:
+        trace = load(path, **setup.reading)
+        found = as_replayed(trace.select(setup.max_requests, setup.start_ms, setup.end_ms), setup).sha256
+    except BenchError as error:
+        raise ResultError(f"{where}: its trace cannot be read again: {error}") from None
+    if found != stored["sha256"]:
+        raise ResultError(
+            f"{where}: the trace changed: {path!r} now has sha256 {found[:12]}, and the run replayed "
+            f"{stored['sha256'][:12]}; restore it, or name the right file"
+        )
+    return trace
+
+
+def check_policies(run: Run, setup: Setup, where: str, policy_dirs: Sequence[Path] = ()) -> None:
+    """Raises ResultError where a policy's file is not what a run used, PolicyError where it is not there."""
+    from mooncake_bench import plugins
+
+    stored = set((run.manifest["policy"].get("sources") or {}).values())
+    for file, digest in plugins.build(setup.policy, policy_dirs).sources.items():
+        if digest not in stored:
+            raise ResultError(
+                f"{where}: the policy changed: file {file} is not what the run used (its sha256 is now {digest[:12]}); "
+                "restore it, or replay the run again"
+            )
+
+
+def check_costs(run: Run, setup: Setup, where: str) -> None:
+    """Raises ResultError where a preset's numbers are not what a run used. Live kernels are not asked."""
+    from mooncake_bench.sim.costs import cost_of
+
+    if setup.cost == "live":
+        return
+    stored, found = run.manifest["cost"], cost_of(setup)
+    if (stored["name"], stored["version"]) != (found.name, found.version):
+        raise ResultError(
+            f"{where}: the costs changed: {found.name} {found.version} now, and the run used {stored['name']} "
+            f"{stored['version']}; restore the model, node or engine file, or replay the run again"
+        )
