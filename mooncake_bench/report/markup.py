@@ -187,7 +187,8 @@ def json_values(values: Any) -> dict[str, dict[str, Any]]:
 
 def _json_pair(pair: Pairing) -> dict[str, Any]:
     differences = {name: difference._asdict() for name, difference in pair.differences.items()}
-    return {**pair._asdict(), "differences": differences}
+    goodput = None if pair.goodput is None else pair.goodput._asdict()
+    return {**pair._asdict(), "differences": differences, "goodput": goodput}
 
 
 def _folder(run: Run) -> str | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results.compare import Comparison, Difference, Pairing
     from mooncake_bench.results.metrics import Value
     from mooncake_bench.results.run import Run
+    from mooncake_bench.results.uncertainty import Interval
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def report(comparison: Comparison, by: str | None = None) -> Report:
     if any(is_coupled(run.manifest["setup"]) for run in comparison.runs):
         sheets[POOLS_AT] = replace(sheets[POOLS_AT], notes=(*sheets[POOLS_AT].notes, BUSY_COUPLED))
     if len(order) > 1:
-        sheets.append(_paired(comparison, order))
+        sheets += [_goodput(comparison, order), _paired(comparison, order)]
     if by is not None:
         sheets += [_split(comparison, i, by) for i in order]
     seen = [(comparison.labels[i], text) for i in order for text in _notices(comparison, i)]
@@ -219,6 +220,27 @@ def _reasons(label: str, run: Run) -> str:
 
 
 # ---- pairs
+
+
+def _goodput(comparison: Comparison, order: Sequence[int]) -> Sheet:
+    """Who keeps more requests within their SLOs, and whether that can be told."""
+    rows = []
+    for i in order:
+        pairing = comparison.pairs[i]
+        if pairing is not None and pairing.goodput is not None:
+            rows.append((comparison.labels[i], *_goodput_cells(pairing.goodput)))
+    title = f"Requests within their SLOs against {comparison.labels[comparison.reference]}"
+    note = "change: in percent of the offered requests that both met; 95 % interval: by a block bootstrap over time"
+    return Sheet(title, ("policy", "change", "95 % interval", "verdict"), tuple(rows), (note,))
+
+
+VERDICTS = {1: "more", -1: "fewer", 0: "the same", None: "cannot tell apart"}
+
+
+def _goodput_cells(found: Interval) -> tuple[str, ...]:
+    same = found.mean == 0 and not found.low and not found.high
+    span = DASH if found.low is None or found.high is None else f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
+    return f"{100 * found.mean:+.2f} %", DASH if same else span, VERDICTS[0 if same else found.sign]
 
 
 def _paired(comparison: Comparison, order: Sequence[int]) -> Sheet:

@@ -15,6 +15,7 @@ from mooncake_bench.errors import ResultError
 from mooncake_bench.results import advice
 from mooncake_bench.results.headline import cost_line
 from mooncake_bench.results.metrics import LATENCY_NAMES, find
+from mooncake_bench.results.uncertainty import interval, kept
 from mooncake_bench.results.words import counted
 from mooncake_bench.sim.setup import Setup
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results.metrics import Value
     from mooncake_bench.results.run import Run
     from mooncake_bench.results.steps import Floats, Ints
+    from mooncake_bench.results.uncertainty import Interval
 
 SAME_WORK = {  # what must agree -> where it stands in the manifest
     "trace": ("trace", "sha256"),
@@ -41,8 +43,6 @@ DECISIONS = (  # queue_ms: also in which order an instance took its queue
     "status", "reject_stage", "reject_reason", "prefill_instance", "decode_instance", "hit_blocks", "fetched_tokens",
     "queue_ms",
 )  # fmt: skip
-BLOCKS = 40  # stretches of time that are drawn as wholes: requests that queue together are not independent
-DRAWS = 2_000
 
 
 class Difference(NamedTuple):
@@ -63,6 +63,7 @@ class Pairing(NamedTuple):
     only_reference: int
     only_this: int
     differences: Mapping[str, Difference]  # by column; absent where no pair has the number
+    goodput: Interval | None = None  # change of the share within SLOs, of all requests that both were offered
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,8 @@ def pair(base: Run, run: Run) -> Pairing:
     both = a & b
     found = {name: _difference(_column(base, name)[ours][both], _column(run, name)[theirs][both]) for name in PAIRED}
     differences = {name: difference for name, difference in found.items() if difference is not None}
-    return Pairing(int(both.sum()), int((a & ~b).sum()), int((b & ~a).sum()), differences)
+    goodput = interval(kept(run)[theirs].astype(np.float64) - kept(base)[ours])
+    return Pairing(int(both.sum()), int((a & ~b).sum()), int((b & ~a).sum()), differences, goodput)
 
 
 def _column(run: Run, name: str) -> NDArray[Any]:
@@ -216,20 +218,10 @@ def _difference(ours: Floats, theirs: Floats) -> Difference | None:
         return None
     change = (theirs - ours)[measured]
     base = float(ours[measured].mean())
-    low, high = _interval(change)
+    found = interval(change)
+    assert found is not None
     ratio = float(theirs[measured].mean()) / base if base else None
-    return Difference(len(change), float(change.mean()), float(np.median(change)), ratio, low, high)
-
-
-def _interval(change: Floats) -> tuple[float | None, float | None]:
-    """95 % interval of the mean: whole stretches of time are redrawn, with a fixed seed."""
-    if len(change) < 2 * BLOCKS:
-        return None, None
-    stretches = np.array_split(change, BLOCKS)
-    sums, sizes = (np.array([measure(part) for part in stretches]) for measure in (np.sum, len))
-    drawn = np.random.default_rng(0).integers(0, BLOCKS, (DRAWS, BLOCKS))
-    low, high = np.percentile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), (2.5, 97.5)).tolist()
-    return low, high
+    return Difference(len(change), found.mean, float(np.median(change)), ratio, found.low, found.high)
 
 
 # ---- what to say about it
