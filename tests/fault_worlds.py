@@ -29,6 +29,7 @@ from mooncake_bench.results.invariants import check
 from mooncake_bench.results.records import Records
 from mooncake_bench.sim import replay as sim_replay
 from mooncake_bench.sim.cluster import FAULT
+from mooncake_bench.sim.inlining import InliningDecoder
 from mooncake_bench.sim.job import UNFINISHED
 from mooncake_bench.sim.setup import Setup
 
@@ -157,6 +158,8 @@ class World:
         if lot.random() < 0.15:
             self.group = setup["prefill_group"] = 2
             setup["cluster"] = f"{2 * self.prefill}P+{self.decode}D"
+        if random.Random(-1 - self.number).random() < 0.4:  # a lot of its own: other worlds stay as they were
+            setup["decode_inline"] = "on"
         return setup
 
     def _coupled(self) -> dict[str, Any]:
@@ -259,6 +262,8 @@ def look(cluster: Cluster, now: int) -> None:
     for instance, decoder in cluster.decoding.decoders.items():
         assert decoder.batch == len(decoder.members)
         assert cluster.coupling is not None or decoder.tokens + decoder.batch * decoder.plan <= decoder.vram
+        if isinstance(decoder, InliningDecoder):
+            look_at_inlined(cluster, decoder)
         if instance in dead:
             assert not decoder.batch
             assert not decoder.in_line
@@ -269,6 +274,16 @@ def look(cluster: Cluster, now: int) -> None:
                 assert sum(flow.rate for flow in link.flows) <= link.capacity
                 assert instance not in dead
     assert min(state.routed_tokens.tolist()) >= 0
+
+
+def look_at_inlined(cluster: Cluster, decoder: InliningDecoder) -> None:
+    """What is computed there has its memory, and keeps the SLOs of all in the step."""
+    prompts = [job for job in (decoder.computing, decoder.pending) if job is not None]
+    assert all(job.row in cluster.inlining.rows and job in decoder.held for job in prompts)
+    assert not (prompts and decoder.instance in cluster.elastic._dead)
+    if decoder.computing is not None:
+        assert decoder.tokens + decoder.batch + decoder.computing.context <= decoder.vram
+        assert decoder.step <= min(map(cluster.inlining.limit_ps, (*decoder.members, decoder.computing)))
 
 
 def look_at_the_end(cluster: Cluster) -> None:

@@ -78,6 +78,7 @@ EFFECTS = {  # option: its value, and what else makes it count
     "dram_gbytes_per_s": ("3", ["--prefill-layers", "serialised"]),
     "decode_load_gbytes_per_s": ("2", []),
     "decode_preemption": ("recompute", ["--vram", "4600"]),
+    "decode_inline": ("on", ["--slo", "tbt:1s"]),
     "schedule": ("one-at-a-time", COUPLED),
     "step_tokens": ("1600", COUPLED),
     "sequences": ("2", COUPLED),

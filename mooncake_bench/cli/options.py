@@ -44,6 +44,7 @@ SETUP_FLAGS = {
     "dram_gbytes_per_s": (("--dram-rate",), "RATE"),
     "decode_load_gbytes_per_s": (("--decode-load",), "RATE"),
     "decode_preemption": (("--decode-preemption",), ""),
+    "decode_inline": (("--decode-inline",), ""),
     "slo_classes": (("--slo-class",), "PRIORITY=SLOS"),
     "tbt_metric": (("--tbt-metric",), ""),
     "first_gap": (("--first-gap",), ""),
@@ -91,6 +92,7 @@ _MORE_HELP = {
     "dram_gbytes_per_s": "; bare number: GB/s, or 800Gbps",
     "decode_load_gbytes_per_s": ", before a request joins a batch; bare number: GB/s, or 800Gbps",
     "decode_preemption": " (its whole context is prefilled again, while the batch pauses)",
+    "decode_inline": ": whole, where no TBT SLO is broken and the first token comes sooner",
     "view": ". exact: the state of this moment; delayed: the state of so long ago, with the policy's own decisions "
     "since; router-only: what a router learns from its decisions, first tokens, ends and rejections, each pool taken "
     "for an LRU",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from mooncake_bench import spool
 from mooncake_bench.results.coupled import busy_spans, is_coupled
 from mooncake_bench.results.gaps import PS_PER_MS, PooledGaps
+from mooncake_bench.results.inlined import latest_before
 from mooncake_bench.results.spooled import numbers
 from mooncake_bench.results.steps import Segments, Stays
 
@@ -314,7 +315,7 @@ class Facts:
                 some.column(f"{name}_ms").to_numpy() for name in ("arrival", "retry_wait", "queue", "fetch", "prefill")
             )
             start = arrival + np.nan_to_num(waited) + queue + fetch
-            ran = ~np.isnan(start)
+            ran = ~np.isnan(start) & ~_is_inlined(some)
             if nodes > 1:  # a pipeline is as busy as one of its stages
                 node_ms = some.column("prefill_gpu_ms").to_numpy() - some.column("lost_prefill_ms").to_numpy()
                 spent = np.minimum(node_ms / nodes, horizon_ms - start)
@@ -326,6 +327,22 @@ class Facts:
         for part in spool.parts(len(self.segments)):
             some = self.segments[part]
             yield some.start_ps / PS_PER_MS, some.end_ps / PS_PER_MS
+        yield self._inlined_alone()
+
+    def _inlined_alone(self) -> tuple[Floats, Floats]:
+        """When decode instances computed prompts beside no batch, which are in no segment."""
+        requests = self._tables.requests
+        some = requests.filter(requests.column("inlined"))
+        ends = _sum_ms(some, "arrival", "retry_wait", "queue", "fetch", "prefill")
+        spent = some.column("prefill_ms").to_numpy()
+        middle = np.rint((ends - spent / 2) * PS_PER_MS)
+        done = ~np.isnan(middle)
+        ends, spent, middle = ends[done], spent[done], middle[done].astype(np.int64)
+        place = some.column("decode_instance").to_numpy()[done].astype(np.int64)
+        last = latest_before(self.segments, place, middle)
+        alone = last < 0
+        alone[~alone] = self.segments[last[~alone]].end_ps < middle[~alone]
+        return (ends - spent)[alone], ends[alone]
 
     def load(self, name: str) -> Floats:
         """A column of the timeline over the arrival span of the counted requests."""
@@ -341,6 +358,17 @@ class Facts:
         """One of the simulator's own counters, over the whole run."""
         value: int | float | None = self.manifest["counters"].get(name)
         return value
+
+
+def _is_inlined(requests: pa.Table) -> Bools:
+    inlined: Bools = requests.column("inlined").to_numpy()
+    return inlined
+
+
+def _sum_ms(requests: pa.Table, *names: str) -> Floats:
+    """Sum of some times of each request; nan where one is undefined."""
+    total: Floats = sum(requests.column(f"{name}_ms").to_numpy() for name in names) + np.zeros(len(requests))
+    return total
 
 
 def _lost_spans(requests: pa.Table, nodes: int) -> tuple[Floats, Floats]:

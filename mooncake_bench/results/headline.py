@@ -58,6 +58,8 @@ def _cluster(run: Run, setup: Mapping[str, Any]) -> str:
         text += f", KVCache loaded to decode at {setup['decode.load_gbytes_per_s']:g} GB/s"
     if "decode.preemption" in setup:
         text += f", preemption by {setup['decode.preemption']}"
+    if "decode.inline" in setup:
+        text += ", prefill inlined into decode"
     return text
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from mooncake_bench import spool
 from mooncake_bench.errors import InvariantError
 from mooncake_bench.results.coupled import busy_spans_ps
+from mooncake_bench.results.inlined import check_inlined, on_prefill_instances
 from mooncake_bench.results.records import COMPLETED, FAILED, OPTIONAL, REJECTED, STATUSES, UNFINISHED, routed, turns_ps
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def check(records: Records) -> None:
     check_hits(records)
     check_prefill_overlap(records)
     check_pipelines(records)
+    check_inlined(records)
     check_stays(records)
     check_outputs(records)
     check_segments(records)
@@ -86,12 +88,13 @@ def _check_clocks(raw: _Rows, *, coupled: bool) -> None:
     done = raw["first_token_ps"] >= 0
     spent = raw["first_token_ps"] - raw["start_ps"]
     cost = raw["prefill_ps"]
-    if coupled:
-        fine = ~done | (cost <= spent) | (raw["preemptions"] > 0)
+    shared: Bools = raw["inlined"].astype(np.bool_) | coupled
+    if shared.any():
+        fine = ~(done & shared) | (cost <= spent) | (coupled & (raw["preemptions"] > 0))
         _each(
             fine, "prefill takes no less than its share of the steps", raw, "start_ps", "first_token_ps", "prefill_ps"
         )
-        cost = spent
+        cost = np.where(shared, spent, cost).astype(np.int64)
     if raw.has("turn_ps"):  # what is still in the later stages of a pipeline may hold it up
         fine = ~done | ((cost <= spent) & (raw["turn_ps"] <= cost))
         _each(fine, "a pipeline takes no less than an empty one", raw, "first_token_ps", "prefill_ps", "turn_ps")
@@ -171,12 +174,15 @@ def _check_shares(records: Records, instance: Ints, spent: Ints) -> None:
 
 
 def _prefills(records: Records) -> tuple[Ints, Ints, Ints, Ints]:
-    """Request row, instance, start and duration of every prefill that ran, those of lost attempts included."""
+    """Request row, instance, start and duration of every prefill that ran, those of lost attempts included.
+
+    All but those in the steps of decode instances.
+    """
     raw, lost = records.replay.columns, records.replay.lost
-    rows = np.flatnonzero(raw["start_ps"] >= 0)
+    rows = np.flatnonzero(on_prefill_instances(raw))
     found = [rows, raw["prefill_instance"][rows].astype(np.int64), raw["start_ps"][rows], turns_ps(raw)[rows]]
     if lost:
-        ran = lost["start_ps"] >= 0
+        ran = on_prefill_instances(lost)
         names = ("request", "prefill_instance", "start_ps", "spent_ps")
         found = [np.concatenate((some, lost[name][ran])) for some, name in zip(found, names, strict=True)]
     rows, instance, start, spent = found
@@ -188,7 +194,7 @@ def check_pipelines(records: Records) -> None:
     raw = records.replay.columns
     if "turn_ps" not in raw:
         return
-    rows = np.flatnonzero(raw["first_token_ps"] >= 0)
+    rows = np.flatnonzero(on_prefill_instances(raw, "first_token_ps"))
     rows = rows[np.lexsort((raw["start_ps"][rows], raw["prefill_instance"][rows]))]
     instance, first_token = raw["prefill_instance"][rows], raw["first_token_ps"][rows]
     overtaken = (instance[1:] == instance[:-1]) & (first_token[1:] < first_token[:-1])

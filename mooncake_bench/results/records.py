@@ -39,6 +39,8 @@ OPTIONAL = {
     "vram_byte_s": np.nan,
     "kv_load_ps": -1,
     "loaded_tokens": 0,
+    "inlined": False,
+    "lost_inlined_ps": 0,
 }
 
 REQUESTS = pa.schema(
@@ -91,6 +93,7 @@ REQUESTS = pa.schema(
         ("vram_byte_s", pa.float64()),
         ("kv_load_ms", pa.float64()),
         ("loaded_tokens", pa.int64()),
+        ("inlined", pa.bool_()),
     ]
 )
 # columns that runs of earlier versions lack, and what they hold there
@@ -106,6 +109,7 @@ ADDED: dict[str, float | None] = {
     "vram_byte_s": None,
     "kv_load_ms": None,
     "loaded_tokens": 0,
+    "inlined": False,
     # of the timeline
     "pool_blocks": None,
     "pool_distinct_blocks": None,
@@ -293,6 +297,10 @@ class _Columns:
         """Of the hits, those that came from the SSD."""
         return self.raw["loaded_tokens"], self.prefilled
 
+    def inlined(self) -> tuple[Bools, None]:
+        """Whether its decode instance computed its prompt."""
+        return self.raw["inlined"], None
+
     def computed_tokens(self) -> tuple[Ints, Bools]:
         return self.raw["computed_tokens"], self.prefilled
 
@@ -305,7 +313,9 @@ class _Columns:
 
     def lost_prefill_ms(self) -> tuple[Floats, None]:
         """Of it, what attempts took that came to nothing."""
-        return self.raw["lost_ps"] * self.replay.setup.prefill_group / PS_PER_MS, None  # as much at every stage
+        inlined = self.raw["lost_inlined_ps"]  # on decode nodes
+        staged = (self.raw["lost_ps"] - inlined) * self.replay.setup.prefill_group  # as much at every stage
+        return (staged + inlined) / PS_PER_MS, None
 
     def attempts(self) -> tuple[Ints, None]:
         return self.raw["attempts"], None

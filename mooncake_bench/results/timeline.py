@@ -7,6 +7,7 @@ the last division, so that two runs of one replay give the same bytes.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 from mooncake_bench import spool
 from mooncake_bench.results.coupled import busy_spans_ps, stalled
 from mooncake_bench.results.gaps import PS_PER_MS
+from mooncake_bench.results.inlined import on_prefill_instances
 from mooncake_bench.results.records import COMPLETED, FAILED, REJECTED, STAGES, routed, turns_ps
 from mooncake_bench.results.steps import elapsed_ps
 
@@ -185,7 +187,7 @@ def _prefill_load(records: Records, clock: _Clock) -> Floats:
     """
     replay, work = records.replay, np.zeros(clock.samples, np.int64)
     for raw in _pieces(records):
-        ran = raw["start_ps"] >= 0
+        ran = on_prefill_instances(raw)
         head, start = (raw[name][ran] for name in ("head_ps", "start_ps"))
         spent = turns_ps(raw)[ran]
         work += clock.stack(raw["again_ps"][ran], start, spent)
@@ -274,7 +276,9 @@ def steps_done(segments: Segments, at: Ints, gone_ps: Ints) -> Ints:
 def _utilisations(records: Records, clock: _Clock) -> dict[str, Floats]:
     replay, segments = records.replay, records.segments
     decoding = ((some.start_ps, some.end_ps) for part in spool.parts(len(segments)) for some in (segments[part],))
-    decode = clock.busy_ratio(decoding, PoolSize(replay, "decode"))
+    alone = replay.inlined_alone  # a prompt without a batch keeps a decode instance busy too
+    more = () if alone is None else ((alone[:, 1], alone[:, 2]),)
+    decode = clock.busy_ratio(chain(decoding, more), PoolSize(replay, "decode"))
     if replay.setup.coupled:
         prefill = clock.busy_ratio([busy_spans_ps(records)[1:]], PoolSize(replay, "prefill")) - decode
     else:
@@ -288,10 +292,10 @@ def _busy_prefill(records: Records) -> Iterator[tuple[Ints, Ints]]:
     What ran before its instance died, or its request was called off, counts.
     """
     if lost := records.replay.lost:
-        ran = lost["start_ps"] >= 0
+        ran = on_prefill_instances(lost)
         yield lost["start_ps"][ran], (lost["start_ps"] + lost["spent_ps"])[ran]
     for raw in _pieces(records):
-        ran = raw["start_ps"] >= 0
+        ran = on_prefill_instances(raw)
         first_token, horizon = raw["first_token_ps"][ran], records.replay.horizon_ps
         ends = np.where(first_token >= 0, first_token, horizon)
         if "turn_ps" in raw:  # a pipeline is as busy as its first stage: all have the same work

@@ -26,6 +26,8 @@ def cancel(cluster: Cluster, job: Job, now: int, reason: str) -> bool:
         cluster.fail(job, now, reason)  # between two attempts: the last one is forgotten already
     elif cluster.coupling is not None:
         cluster.coupling.cancel(job, now, reason)
+    elif cluster.inlining is not None and cluster.inlining.cancel(job, now, reason):
+        pass
     elif job.kv_arrival_ps < 0:
         _withdraw(cluster, job, now, reason)
     else:

@@ -21,6 +21,7 @@ from mooncake_bench.sim.brain import FAULTS, policy_fault
 from mooncake_bench.sim.core import CoredNetwork
 from mooncake_bench.sim.coupling import Coupling, Rules
 from mooncake_bench.sim.decoding import Decoding
+from mooncake_bench.sim.inlining import Inlining
 from mooncake_bench.sim.network import Flow, Network
 from mooncake_bench.sim.pipeline import PipelinedPrefilling, is_pipelined
 from mooncake_bench.sim.prefilling import Prefilling
@@ -87,6 +88,7 @@ class Cluster:
         links = [int(rate) for rate in cost.nic_bytes_per_s], self._post_flow, self._rate_changed
         self.network = Network(*links) if core_bytes_per_s is None else CoredNetwork(*links, core_bytes_per_s)
         self.prefilling = PipelinedPrefilling(self, PREFILL) if is_pipelined(cost) else Prefilling(self)
+        self.inlining = Inlining(self) if decode is not None and decode.inline else None
         self.decoding = Decoding(self, decode)
         self.coupling = None if coupled is None else Coupling(self, coupled, BOUNDARY)
         state.rebuild = self._fill_tables
@@ -228,11 +230,14 @@ class Cluster:
         if reason is not None:
             self.reject(job, now, status.AT_ARRIVAL, reason)
             return
-        (self.coupling or self.prefilling).accept(job, now)
+        inlined = self.inlining is not None and self.inlining.accept(job, now)
+        if not inlined:
+            (self.coupling or self.prefilling).accept(job, now)
         if self.routings is not None and self.coupling is None:  # where instances do both, hits are counted later
             self.routings.append(job.row)
-        if self.brain.view.follows and job.prefill >= 0:  # else it was turned away at once, to come back
-            self.brain.view.routed(job, now)
+        view = self.brain.view
+        if view.follows and job.prefill >= 0:  # else it was turned away at once, to come back
+            (view.inlined if inlined else view.routed)(job, now)
 
     def _expire(self, job: Job, now: int) -> None:
         """Evictions that want to may give up blocks before an arrival's hits are seen."""
@@ -301,6 +306,8 @@ class Cluster:
 
     def start_over(self, job: Job, now: int) -> None:
         """Forget an attempt that is over, of a request that is nowhere any more; what it cost is noted."""
+        if self.inlining is not None:
+            self.inlining.forget(job)
         self.lost += (job.row, now, job.prefill, job.start_ps, job.spent_ps(now))
         job.start_over(now)
 
@@ -311,7 +318,8 @@ class Cluster:
             if job.status != status.UNFINISHED or job is self.decoding.asked or job.prefill < 0:
                 continue
             if job.first_token_ps < 0:
-                state.promised.put(job.row, job.decode, job.context, job.prefill, job.mark)
+                prefill = -1 if self.inlining is not None and job.row in self.inlining.rows else job.prefill
+                state.promised.put(job.row, job.decode, job.context, prefill, job.mark)
             elif job in self.decoding.decoders[job.decode].members:
                 state.joined.put(job.row, job.decode, job.joined_ps, job.context - job.joined_step)
             elif job.kv_arrival_ps < 0:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.setup import Setup
 
 COUPLED = ("schedule", "step_tokens", "sequences", "prefix_cache")  # of no effect without coupled instances
-DECODING = ("decode_load_gbytes_per_s", "decode_preemption")
+DECODING = ("decode_load_gbytes_per_s", "decode_preemption", "decode_inline")
 STAGES = ("prefill_group", "prefill_chunk", "prefill_layers", "dram_gbytes_per_s", *DECODING)
 SSD_RATES = ("ssd_read_gbytes_per_s", "ssd_write_gbytes_per_s")  # of no effect without ssd.blocks
 UNCOUPLED = (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.sim import job as status
 from mooncake_bench.sim.decode import Decoder
+from mooncake_bench.sim.inlining import InliningDecoder
 from mooncake_bench.sim.loading import LoadingDecoder
 
 if TYPE_CHECKING:
@@ -37,9 +38,11 @@ class Decoding:
         if self.rules is None:
             self.decoders[instance] = Decoder(instance, *told)
             return
-        self.decoders[instance] = LoadingDecoder(
-            instance, *told, rules=self.rules, call_at=cluster.end_transfer_at, note_load=self._loaded
-        )
+        more: dict[str, Any] = {"rules": self.rules, "call_at": cluster.end_transfer_at, "note_load": self._loaded}
+        if cluster.inlining is None:
+            self.decoders[instance] = LoadingDecoder(instance, *told, **more)
+        else:
+            self.decoders[instance] = InliningDecoder(instance, *told, inlining=cluster.inlining, **more)
 
     def _loaded(self, job: Job, load_ps: int) -> None:
         self.loads += (job.row, load_ps)
@@ -116,7 +119,7 @@ class Decoding:
         """It was cancelled, and has left its batch."""
         if self.state.tracked:
             self.state.joined.remove(job.row)
-        self._show_batch(job, now)
+        self.show_batch(job, now)
         self.cluster.give_up(job, now, self.leaving.pop(job))
 
     def stuck(self, job: Job, now: int) -> None:
@@ -130,9 +133,10 @@ class Decoding:
     def _tell_of_batch(self, kind: str, job: Job, now: int) -> None:
         """Policies that listen see the batch as it is by now, before its next stretch opens."""
         if self.brain.listens:
-            self._show_batch(job, now)
+            self.show_batch(job, now)
             self.brain.tell(kind, job, now)
 
-    def _show_batch(self, job: Job, now: int) -> None:
+    def show_batch(self, job: Job, now: int) -> None:
+        """Let policies see the batch of a request's instance as it is between two steps."""
         decoder = self.decoders[job.decode]
         self.state.decode.set(decoder.instance, now, 0, 0, decoder.batch, decoder.tokens, decoder.steps)

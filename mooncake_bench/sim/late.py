@@ -62,7 +62,8 @@ class DelayedView(LateView):
         self._live = state
         self._seen = state.table.copy()
         self._journal: deque[_Entry] = deque()
-        self._own: deque[tuple[int, int, int, int, int]] = deque()  # time, prefill, decode, its ps, its tokens
+        # time, prefill, decode, its ps, its tokens, requests that it adds to the queue
+        self._own: deque[tuple[int, int, int, int, int, int]] = deque()
         self._own_work, self._own_requests, self._own_tokens = np.zeros((3, state.instances), np.int64)
         self._own_blocks: dict[tuple[int, int], int] = {}  # (instance bit, block): when the router last sent it there
         self._index.holders.update(index.holders)  # what was there long before: nothing, unless caches start warm
@@ -82,19 +83,26 @@ class DelayedView(LateView):
 
     def routed(self, job: Job, now: int) -> None:
         """Show the router's own decision at once."""
-        self._count(own := (now, job.prefill, job.decode, job.turn_ps, job.input_tokens + 1), +1)
-        self._own.append(own)
-        ends = now + round(job.predicted_ttft_ms * PS_PER_MS)
-        self._picture.promised.put(job.row, job.decode, job.input_tokens + 1, -1, ends)
+        self._promise(job, now, job.turn_ps, 1)
         bit = 1 << job.prefill
         for block in job.new_blocks:
             self._own_blocks[bit, block] = now
         self._index.apply("stored", bit, job.new_blocks)
 
-    def _count(self, own: tuple[int, int, int, int, int], sign: int) -> None:
-        _, prefill, decode, work, tokens = own
+    def inlined(self, job: Job, now: int) -> None:
+        """Likewise; no prefill instance has anything to do with it."""
+        self._promise(job, now, 0, 0)
+
+    def _promise(self, job: Job, now: int, work: int, requests: int) -> None:
+        self._count(own := (now, job.prefill, job.decode, work, job.input_tokens + 1, requests), +1)
+        self._own.append(own)
+        ends = now + round(job.predicted_ttft_ms * PS_PER_MS)
+        self._picture.promised.put(job.row, job.decode, job.input_tokens + 1, -1, ends)
+
+    def _count(self, own: tuple[int, int, int, int, int, int], sign: int) -> None:
+        _, prefill, decode, work, tokens, requests = own
         self._own_work[prefill] += sign * work
-        self._own_requests[prefill] += sign
+        self._own_requests[prefill] += sign * requests
         self._own_tokens[decode] += sign * tokens
 
     def at(self, now: int, request: Request | None = None) -> None:
@@ -166,15 +174,14 @@ class RouterView(LateView):
         self._stores: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(state.instances)]
         self._queues: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(state.instances)]  # row: prefill ps
         self._decoding: dict[int, Job] = {}
+        self._inlined: set[int] = set()  # rows that are to have their first token where they decode
 
     def routed(self, job: Job, now: int) -> None:
         """Remember where a request was sent, and assume its blocks are kept there."""
         picture, instance = self._picture, job.prefill
         picture.work_end[instance] = max(int(picture.work_end[instance]), now) + job.turn_ps
         picture.queue_requests[instance] += 1
-        picture.routed_tokens[job.decode] += job.input_tokens + 1
-        ends = now + round(job.predicted_ttft_ms * PS_PER_MS)
-        picture.promised.put(job.row, job.decode, job.input_tokens + 1, -1, ends)
+        self._promise(job, now)
         self._queues[instance][job.row] = job.turn_ps
         store, bit = self._stores[instance], 1 << instance
         self._index.apply("stored", bit, job.request.blocks)
@@ -184,14 +191,33 @@ class RouterView(LateView):
         while len(store) > self._capacities[instance]:
             self._index.apply("gone", bit, [store.popitem(last=False)[0]])
 
+    def inlined(self, job: Job, now: int) -> None:
+        """Remember where a request was sent."""
+        self._promise(job, now)
+        self._inlined.add(job.row)
+
+    def _promise(self, job: Job, now: int) -> None:
+        tokens, ends = job.input_tokens + 1, now + round(job.predicted_ttft_ms * PS_PER_MS)
+        self._picture.routed_tokens[job.decode] += tokens
+        self._picture.promised.put(job.row, job.decode, tokens, -1, ends)
+
+    def _keep_promise(self, job: Job) -> None:
+        self._picture.routed_tokens[job.decode] -= job.input_tokens + 1
+        self._picture.promised.remove(job.row)
+
     def happened(self, kind: str, job: Job, now: int) -> None:
         """A first token shows that a prefill is over; an end shows that the request has left."""
         queue = self._queues[job.prefill]
-        if job.row in queue:
+        inlined, queued = job.row in self._inlined, job.row in queue
+        if inlined:
+            self._inlined.remove(job.row)
+            self._keep_promise(job)
+        elif queued:
             self._leave_prefill(job, queue, now)
-            if kind == "first_token":
-                self._decoding[job.row] = job
-                self._count(job, +1, now)
+        if (inlined or queued) and kind == "first_token":
+            self._decoding[job.row] = job
+            self._count(job, +1, now)
+            if queued:
                 self._index.apply("ready", 1 << job.prefill, job.request.blocks)
         if kind != "first_token" and self._decoding.pop(job.row, None) is not None:
             self._count(job, -1, now)
@@ -222,8 +248,7 @@ class RouterView(LateView):
         del queue[job.row]
         picture.work_end[job.prefill] = now + sum(queue.values())
         picture.queue_requests[job.prefill] -= 1
-        picture.routed_tokens[job.decode] -= job.input_tokens + 1
-        picture.promised.remove(job.row)
+        self._keep_promise(job)
 
     def _count(self, job: Job, sign: int, now: int) -> None:
         """A request decodes from its first token to its end; the tokens in between are not counted."""

@@ -40,6 +40,8 @@ class DecodeRules:
     """From its DRAM; None: at once."""
     recompute: bool
     """Whether a preempted request's KVCache is dropped and computed again, not swapped."""
+    inline: bool = False
+    """Whether prompts are computed in its steps, where that breaks no SLO (:mod:`mooncake_bench.sim.inlining`)."""
 
 
 class LoadingDecoder(Decoder):

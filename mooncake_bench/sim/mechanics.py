@@ -30,6 +30,8 @@ def more_columns(cluster: Cluster, columns: Mapping[str, Column]) -> dict[str, C
     - ``vram_byte_s`` (prefill.layers overlapped or serialised): KVCache bytes x time in the memory of the prefill GPUs
     - ``loaded_tokens`` (ssd.blocks): of its prompt, loaded from its node's SSD
     - ``kv_load_ps`` (decode.load_gbytes_per_s): how long its KVCache took into VRAM from its turn on; -1: it did not
+    - ``inlined`` (decode.inline): whether its prompt was computed in a step of its decode instance
+    - ``lost_inlined_ps`` (decode.inline): of the prefill that its attempts lost, what was in such steps
     """
     cost = cluster.cost
     found: dict[str, Column] = {}
@@ -47,6 +49,8 @@ def more_columns(cluster: Cluster, columns: Mapping[str, Column]) -> dict[str, C
         rows = np.array(list(cluster.tiers.tokens), np.int64)
         found["loaded_tokens"][rows] = np.array(list(cluster.tiers.tokens.values()), np.int64)
         found["loaded_tokens"][columns["start_ps"] < 0] = 0  # a request turned away before its prefill used nothing
+    if cluster.inlining is not None:
+        cluster.inlining.amend(found, columns)
     return found
 
 
@@ -54,7 +58,8 @@ def more_counters(cluster: Cluster) -> dict[str, int | float]:
     """By name.
 
     - ``recomputed_tokens`` (decode.preemption recompute): of preempted requests, prefilled again to go on
-    - what :meth:`Tiers.counters` gives (ssd.blocks), and :meth:`Replicas.counters` (a policy that has an ``on_tick``)
+    - what :meth:`Tiers.counters` gives (ssd.blocks), and :meth:`Replicas.counters` (a policy that has an ``on_tick``),
+      and :meth:`Inlining.counters` (decode.inline)
     """
     rules, decoders = cluster.decoding.rules, cluster.decoding.decoders.values()
     found: dict[str, int | float] = {}
@@ -62,7 +67,7 @@ def more_counters(cluster: Cluster) -> dict[str, int | float]:
         found["recomputed_tokens"] = sum(
             each.recomputed_tokens for each in decoders if isinstance(each, LoadingDecoder)
         )
-    for more in (cluster.tiers, cluster.prefilling.replicas, cluster.coupling):
+    for more in (cluster.tiers, cluster.prefilling.replicas, cluster.coupling, cluster.inlining):
         found |= {} if more is None else more.counters()
     return found
 
@@ -79,9 +84,10 @@ def check_at_rest(cluster: Cluster) -> None:
 def decode_rules(setup: Setup) -> DecodeRules | None:
     """How KVCache comes into the VRAM of decode nodes; None: at once, and back from DRAM as fast."""
     rate, recompute = setup.decode_load_gbytes_per_s, setup.decode_preemption == "recompute"
-    if rate is None and not recompute:
+    inline = setup.decode_inline == "on"
+    if rate is None and not recompute and not inline:
         return None
-    return DecodeRules(None if rate is None else int(1e9 * rate), recompute)
+    return DecodeRules(None if rate is None else int(1e9 * rate), recompute, inline)
 
 
 def _priced(columns: Mapping[str, Column], price: Price, kind: type[Any]) -> Column:

@@ -111,7 +111,9 @@ class Recorder:
         if not self._cluster.lost:
             return {}
         table = np.array(self._cluster.lost, np.int64).reshape(-1, len(LOST_COLUMNS))
-        return {name: table[:, i].copy() for i, name in enumerate(LOST_COLUMNS)}
+        found = {name: table[:, i].copy() for i, name in enumerate(LOST_COLUMNS)}
+        inlining = self._cluster.inlining
+        return found if inlining is None else found | {"inlined": inlining.lost_mask(len(table))}
 
     def occupancy(self) -> dict[str, Column]:
         """What the pool's stores held after each arrival, in order of time; once all is written."""

@@ -101,6 +101,8 @@ class Replay:
     pool_sizes: Column | None = None
     happened: tuple[tuple[int, str], ...] = ()  # time in ps and words of each failure, recovery and change of role
     missed: int = 0  # events of the setup that did not happen, for nothing else was left to happen
+    # decode.inline: rows of instance, start and end (ps) of the steps that computed a prompt beside no batch
+    inlined_alone: Column | None = None
     warm: Mapping[str, Any] | None = None  # what its caches were warm from
     warm_blocks: Column | None = None  # that were in them before it began, rising
     # what the pool's stores held after each arrival: see recorder.OCCUPANCY_COLUMNS; None: it was not looked at
@@ -404,6 +406,7 @@ def _gather(stage: _Stage, *, interrupted: bool) -> Replay:
         routings=_routings(cluster, columns),
         pool_sizes=np.array(elastic.sizes, np.int64) if elastic is not None and moves else None,
         happened=() if elastic is None else tuple(elastic.happened), missed=0 if elastic is None else elastic.planned,
+        inlined_alone=None if cluster.inlining is None else cluster.inlining.steps_alone(),
         warm=stage.warm, warm_blocks=stage.warm_blocks, occupancy=recorder.occupancy(),
     )  # fmt: skip
 
@@ -419,7 +422,8 @@ def _routings(cluster: Cluster, columns: Mapping[str, Column]) -> Column | None:
 
 
 def _streamed_tokens(trace: Trace, columns: Mapping[str, Column]) -> int:
-    return int(trace.input_tokens[columns["kv_arrival_ps"] >= 0].sum())
+    sent = (columns["kv_arrival_ps"] >= 0) & ~columns.get("inlined", np.False_)
+    return int(trace.input_tokens[sent].sum())
 
 
 def _described(policies: PolicySet) -> dict[str, dict[str, Any]]:

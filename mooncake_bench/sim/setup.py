@@ -170,6 +170,9 @@ class Setup:
     decode_preemption: str = choice(
         "swap", "decode.preemption", ("swap", "recompute"), "where preempted KVCache goes: to DRAM, or nowhere"
     )
+    decode_inline: str = choice(
+        "off", "decode.inline", ("off", "on"), "whether a decode node computes prompts in its steps"
+    )
     slo_ttft_ms: float = setting(30000.0, "slo.ttft_ms", duration, "time to first token SLO", unit="ms", least=1e-6)
     slo_tbt_ms: float = setting(100.0, "slo.tbt_ms", duration, "time between tokens SLO", unit="ms", least=1e-6)
     slo_classes: str | None = setting(

@@ -251,6 +251,9 @@ class View:
     def routed(self, job: Job, now: int) -> None:
         """The router's own decision was carried out."""
 
+    def inlined(self, job: Job, now: int) -> None:
+        """A request is to be prefilled in a step of the instance where it decodes."""
+
     def happened(self, kind: str, job: Job, now: int) -> None:
         """``first_token``, ``finished``, ``rejected`` or ``failed``."""
 
