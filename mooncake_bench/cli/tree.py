@@ -22,6 +22,7 @@ from mooncake_bench.cli import (
     metrics,
     policies,
     replay,
+    report,
     reproduce,
     traces,
     traces_edit,
@@ -59,6 +60,7 @@ def build_app() -> typer.Typer:
     _add(app, replay.COMMANDS)
     for top in (
         compare,
+        report,
         explain,
         capacity,
         cache,

@@ -1,0 +1,103 @@
+"""``report``: stored runs as one page for a browser or for paper."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mooncake_bench.cli import options
+from mooncake_bench.cli.options import Example, option
+from mooncake_bench.cli.output import answer
+from mooncake_bench.errors import SetupError
+
+if TYPE_CHECKING:
+    from mooncake_bench.cli.options import Commands
+
+STDOUT = "-"
+EXAMPLES = (
+    Example("report @last:2", "the two latest runs as report.html, the older as the reference"),
+    Example("report 1 2 -o overload.html --title 'Overload, 2.5 x'", "two runs by number, under a title of your own"),
+    Example("report @last -o -", "the latest run, written to stdout"),
+)
+
+
+@options.takes(
+    options.runs_argument(),
+    option(
+        "out", str, ("-o", "--out"), "File to write, - is stdout [default: report.html]", "report.html",
+        panel="Output", metavar="FILE",
+    ),
+    option("force", bool, ("--force",), "Overwrite an existing file [default: off]", False, panel="Output"),
+    option(
+        "title", str | None, ("--title",), "Title of the page [default: the policies and the trace]", panel="Output",
+        metavar="TEXT",
+    ),
+    option(
+        "results", Path | None, ("--results",),
+        "Folder in which numbers, names and @last are looked up [default: results]", metavar="DIR",
+    ),
+    option(
+        "force_compare", bool, ("--force-compare",), "Put even runs of different work side by side [default: off]",
+        False,
+    ),
+)  # fmt: skip
+def report(**given: Any) -> None:
+    """Write stored runs as one HTML page: what was replayed, tables, and figures with their numbers.
+
+    The page needs no network and nothing beside it: open it, print it, send it on. Tables can be sorted, and the
+    numbers of every table and figure downloaded. Needs Jinja2: pip install 'mooncake-bench[report]'.
+    """
+    _check(given)
+    from mooncake_bench.report.html.page import check_jinja, render
+    from mooncake_bench.report.html.runs import of_runs
+    from mooncake_bench.results.compare import compare
+    from mooncake_bench.results.run import open_runs
+
+    check_jinja()
+    runs = open_runs(given["runs"], *([given["results"]] if given["results"] else []))
+    page = render(of_runs(compare(runs, force=given["force_compare"]), given["title"]))
+    _write(page, given)
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Raises SetupError for an output that could not be written, before any work is done."""
+    from mooncake_bench import outfile
+
+    if given["title"] is not None and not given["title"].strip():
+        raise SetupError("--title: expected some text, got nothing")
+    if given["out"] != STDOUT:
+        outfile.check_target(given["out"], force=given["force"], label=_label(given), error=SetupError)
+    elif given["force"]:
+        raise SetupError("--force: no effect where the page goes to stdout; leave it out")
+
+
+def _label(given: dict[str, Any]) -> str:
+    return f"-o {given['out']!r}"
+
+
+def _write(page: str, given: dict[str, Any]) -> None:
+    from mooncake_bench import outfile
+
+    if given["out"] == STDOUT:
+        _to_stdout(page)
+        return
+    with outfile.writing(given["out"], force=given["force"], label=_label(given), error=SetupError) as partial:
+        partial.write_bytes(page.encode("utf-8", "replace"))
+    answer(f"{given['out']}: {len(page.encode('utf-8', 'replace')):,} bytes")
+
+
+def _to_stdout(page: str) -> None:
+    """The page's bytes, whatever the terminal's encoding."""
+    if sys.stdout is None:
+        raise SetupError("the page cannot be written: stdout is closed; redirect it to a file, or name one")
+    try:
+        sys.stdout.buffer.write(page.encode("utf-8", "replace"))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SetupError(f"the page cannot be written to stdout: {error.strerror or error}") from None
+
+
+COMMANDS: Commands = (("report", report, EXAMPLES),)

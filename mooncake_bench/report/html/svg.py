@@ -1,0 +1,219 @@
+"""One panel of a figure as inline SVG: axes, guides, marks. Colours and dashes are the page's style sheet's.
+
+Elements are built by :mod:`xml.etree`, which escapes every name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from mooncake_bench.report.html import shapes
+from mooncake_bench.report.html.elements import number, text
+from mooncake_bench.report.html.heat import draw_heat, heat_height
+from mooncake_bench.report.html.scale import Scale, bounds, near_zero, rounded_up, tick_text
+from mooncake_bench.report.markup import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mooncake_bench.report.figure import Axis, Guide, Number, Panel, Series
+
+WIDTH, HEIGHT = 480, 290  # of a panel, in pixels of its own: the page scales it
+LETTER = 7.2  # pixels a letter of a tick takes, at the largest size that the style sheet has
+TOP, RIGHT, BOTTOM = 26, 14, 44
+STRIP = 14  # pixels of a row of ticks above the frame
+TICKS_X, TICKS_Y = 6, 5
+GUIDE_REACH = 1.3  # a guide beyond so many times the largest value is pointed at, not drawn to scale
+LONGEST_NAME = 24  # letters of a category
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A panel's SVG, and the frame inside its axes in the SVG's own pixels, with what its edges mean."""
+
+    svg: str
+    x: Scale
+    y: Scale
+    height: float
+
+
+def draw(panel: Panel, keys: Sequence[int], name: str) -> Drawn:
+    """The panel under the accessible name ``name``; ``keys``: the place in the legend of each of its series."""
+    if panel.heat is not None:
+        height = heat_height(panel.heat)
+        svg = _root(height, name)
+        x, y = draw_heat(svg, panel, height)
+        return Drawn(tostring(svg, encoding="unicode"), x, y, height)
+    svg = _root(HEIGHT, name)
+    x, y, strips = _scales(panel)
+    _axes(svg, panel, x, y)
+    inner = SubElement(svg, "svg", _clipped(x, y, len(strips)))
+    bars = shapes.Bars(x, panel.series)
+    for series, key in _back_to_front(panel.series, keys):
+        group = SubElement(inner, "g", {"class": f"series {shapes.style(series)}", "data-key": str(key)})
+        shapes.draw(group, series, x, strips.get(id(series), y), bars)
+    for guide in panel.guides:
+        _guide(svg, guide, x, y)
+    return Drawn(tostring(svg, encoding="unicode"), x, y, HEIGHT)
+
+
+def _root(height: float, name: str) -> Element:
+    return Element("svg", {"viewBox": f"0 0 {WIDTH} {number(height)}", "role": "img", "aria-label": clean(name)})
+
+
+def _back_to_front(series: Sequence[Series], keys: Sequence[int]) -> list[tuple[Series, int]]:
+    """The first run on top: it is the reference."""
+    return list(reversed(list(zip(series, keys, strict=True))))
+
+
+# ---- scales
+
+
+def _scales(panel: Panel) -> tuple[Scale, Scale, dict[int, Scale]]:
+    """Of x, of y, and of the strip of each series of ticks."""
+    marks = [each for each in panel.series if each.shape == "marks"]
+    drawn = [each for each in panel.series if each.shape != "marks"]
+    low, high = _y_bounds(panel, drawn)
+    top, bottom = TOP + STRIP * len(marks), HEIGHT - _bottom(panel.x)
+    y = Scale(low, high, bottom, top, panel.y.log)
+    left = 12 + LETTER * max([len(tick_text(tick)) for tick in y.ticks(TICKS_Y)], default=1)
+    x = Scale(*_x_bounds(panel), left, WIDTH - RIGHT, panel.x.log)
+    return x, y, {id(each): _strip(each, TOP + STRIP * i) for i, each in enumerate(marks)}
+
+
+def _strip(series: Series, top: float) -> Scale:
+    """Of a row of ticks: the least is a third as tall as the tallest."""
+    most = max([value for value in series.y if value], default=1)
+    return Scale(-most / 2, most, top + STRIP - 3, top)
+
+
+def _y_bounds(panel: Panel, series: Sequence[Series]) -> tuple[float, float]:
+    values = [y for each in series for y in chain(each.y, each.low or (), each.high or ())]
+    values += _reached(panel.guides, values, upright=False)
+    zero = any(each.shape == "bars" for each in series) or near_zero(values)
+    low, high = bounds(panel.y, values, zero=zero)
+    return low, high if panel.y.log or panel.y.high is not None else rounded_up(low, high, TICKS_Y)
+
+
+def _x_bounds(panel: Panel) -> tuple[float, float]:
+    if panel.x.categories:
+        return -0.5, len(panel.x.categories) - 0.5
+    values: list[Number] = [x for each in panel.series for x in each.x]
+    values += _reached(panel.guides, values, upright=True)
+    low, high = bounds(panel.x, values)
+    if any(each.shape == "bars" for each in panel.series):
+        half = _gap(panel.series) / 2
+        return low - half, high + half
+    if not panel.x.log and any(each.shape == "points" for each in panel.series):
+        return low - 0.04 * (high - low) * (panel.x.low is None), high + 0.04 * (high - low)
+    return low, high
+
+
+def _gap(series: Sequence[Series]) -> float:
+    """The least distance between two bars of a series; 1 where there is one bar."""
+    gaps = [right - left for each in series if each.shape == "bars" for left, right in pairwise(sorted(each.x))]
+    return min([gap for gap in gaps if gap > 0], default=1.0)
+
+
+def _reached(guides: Sequence[Guide], values: Sequence[Number], *, upright: bool) -> list[float]:
+    """The guides of one direction that lie near enough to be drawn to scale."""
+    most = max([value for value in values if value is not None], default=0)
+    return [each.at for each in guides if each.upright == upright and (not most or each.at <= GUIDE_REACH * most)]
+
+
+def _bottom(axis: Axis) -> float:
+    """Pixels below the frame: more where long names of categories stand aslant."""
+    return BOTTOM + (3.4 * min(LONGEST_NAME, max(map(len, axis.categories))) if _slanted(axis) else 0)
+
+
+def _slanted(axis: Axis) -> bool:
+    names = axis.categories
+    return bool(names) and max(map(len, names)) * LETTER > (WIDTH - 70) / len(names)
+
+
+def _clipped(x: Scale, y: Scale, strips: int) -> dict[str, str]:
+    """An inner picture that cuts off what lies outside fixed axes, yet not half of a line at its edge."""
+    left, top = x.start - 2, y.end - STRIP * strips - 2
+    width, height = x.end - x.start + 4, y.start - top + 2
+    place = {"x": left, "y": top, "width": width, "height": height}
+    box = " ".join(map(number, (left, top, width, height)))
+    return {"viewBox": box, "preserveAspectRatio": "none", **{name: number(size) for name, size in place.items()}}
+
+
+# ---- axes
+
+
+def _axes(svg: Element, panel: Panel, x: Scale, y: Scale) -> None:
+    grid = SubElement(svg, "g", {"class": "grid"})
+    words = SubElement(svg, "g", {"class": "axis"})
+    _y_axis(grid, words, panel.y, x, y)
+    if panel.x.categories:
+        _names(words, panel.x, x, y)
+    else:
+        _x_axis(grid, words, x, y)
+    line = f"M{number(x.start)} {number(y.start)}H{number(x.end)}"
+    SubElement(svg, "path", {"class": "base", "d": line})
+    text(words, panel.x.label, (x.start + x.end) / 2, HEIGHT - 6, "label middle")
+    text(words, panel.y.label, 2, 13, "label")
+
+
+def _y_axis(grid: Element, words: Element, axis: Axis, x: Scale, y: Scale) -> None:
+    for tick in y.ticks(TICKS_Y) if not axis.categories else ():
+        top = y.at(tick)
+        assert top is not None
+        SubElement(grid, "path", {"d": f"M{number(x.start)} {number(top)}H{number(x.end)}"})
+        text(words, tick_text(tick), x.start - 6, top + 4, "end")
+
+
+def _x_axis(grid: Element, words: Element, x: Scale, y: Scale) -> None:
+    for tick in x.ticks(TICKS_X):
+        left = x.at(tick)
+        assert left is not None
+        SubElement(grid, "path", {"d": f"M{number(left)} {number(y.start)}V{number(y.end)}"})
+        text(words, tick_text(tick), left, y.start + 16, "middle")
+
+
+def _names(words: Element, axis: Axis, x: Scale, y: Scale) -> None:
+    slanted = _slanted(axis)
+    for place, name in enumerate(axis.categories):
+        left = x.at(place)
+        assert left is not None
+        kind = "end" if slanted else "middle"
+        made = text(words, name, left, y.start + (12 if slanted else 16), kind, most=LONGEST_NAME)
+        if slanted:
+            made.set("transform", f"rotate(-32 {number(left)} {number(y.start + 8)})")
+
+
+def _guide(svg: Element, guide: Guide, x: Scale, y: Scale) -> None:
+    scale = x if guide.upright else y
+    low, high = sorted((scale.low, scale.high))
+    group = SubElement(svg, "g", {"class": "guide"})
+    place = scale.at(guide.at)
+    if place is None or not low <= guide.at <= high:
+        where = (x.end, y.end + 12) if not guide.upright else (x.end, (y.start + y.end) / 2)
+        text(group, f"{guide.label} {'→' if guide.upright else '↑'}", *where, "end")
+    elif guide.upright:
+        SubElement(group, "path", {"d": f"M{number(place)} {number(y.start)}V{number(y.end)}"})
+        right = place > (x.start + x.end) / 2
+        text(group, guide.label, place + (-5 if right else 5), (y.start + y.end) / 2, "end" if right else "")
+    else:
+        SubElement(group, "path", {"d": f"M{number(x.start)} {number(place)}H{number(x.end)}"})
+        text(group, guide.label, x.end, place - 5 if place > y.end + 16 else place + 14, "end")
+
+
+def legend_mark(series: Series) -> str:
+    """A small picture of how a series is drawn, for its entry in the legend."""
+    svg = Element("svg", {"viewBox": "0 0 30 12", "class": "key", "aria-hidden": "true"})
+    group = SubElement(svg, "g", {"class": f"series {shapes.style(series)}"})
+    if series.shape == "bars":
+        SubElement(group, "rect", {"class": "bar", "x": "8", "y": "1", "width": "12", "height": "10"})
+    elif series.shape == "points":
+        SubElement(group, "path", {"class": "point", "d": shapes.marker(series), "transform": "translate(15 6)"})
+    elif series.shape == "marks":
+        SubElement(group, "path", {"class": "mark", "d": "M5 11V3M10 11V6M14 11V2M21 11V5M25 11V3"})
+    else:
+        SubElement(group, "path", {"class": "line", "d": "M0 6H30"})
+    return tostring(svg, encoding="unicode")
