@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mooncake_bench.report.sheets import Report, Sheet
     from mooncake_bench.results.compare import Comparison, Pairing
@@ -140,8 +140,16 @@ def csv_text(text: str | None) -> str:
 # ---- JSON: strict, undefined is null
 
 
-def table_json(comparison: Comparison, groups: Sequence[dict[str, Any]] = (), *, ascii_only: bool = False) -> str:
-    """Runs with all their metrics, pairs and notices. ``groups`` are the rows of a table split with ``--by``.
+def table_json(
+    comparison: Comparison,
+    groups: Sequence[dict[str, Any]] = (),
+    *,
+    ascii_only: bool = False,
+    more: Mapping[str, Any] | None = None,
+) -> str:
+    """Runs with all their metrics, pairs and notices; ``groups`` are the rows of a table split with ``--by``.
+
+    ``more`` is added as it is.
 
     ``ascii_only`` escapes other letters, as JSON allows, for a reader whose encoding lacks them.
     """
@@ -155,6 +163,7 @@ def table_json(comparison: Comparison, groups: Sequence[dict[str, Any]] = (), *,
         ],
         "notices": list(comparison.notices),
         **({"groups": list(groups)} if groups else {}),
+        **(more or {}),
     }
     return json.dumps(answer, indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.errors import ResultError, nearest
 from mooncake_bench.report import markup
 from mooncake_bench.report.letters import shows_all
 from mooncake_bench.report.sheets import Report, Sheet, report
+from mooncake_bench.report.why_sheets import why_sheets
 from mooncake_bench.results.compare import Comparison, compare
 from mooncake_bench.results.run import Run
 from mooncake_bench.results.split import split
+from mooncake_bench.results.why import why as reasons_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,23 +38,30 @@ def render(
     color: bool = False,
     by: str | None = None,
     force: bool = False,
+    why: int | None = None,
 ) -> str:
     """A comparison, or one or several runs (the first is the reference), as text that ends with a newline.
 
     ``fmt`` is one of :data:`FORMATS`. ``width`` in columns (None: the terminal's, or 80), ``encoding`` and ``color``
-    (which NO_COLOR overrides) say what the reader's screen can show; ``by`` splits a table. Raises ResultError for an
-    unknown format or runs that are not comparable.
+    (which NO_COLOR overrides) say what the reader's screen can show; ``by`` splits a table; ``why`` splits each
+    difference of mean TTFT and shows so many requests that made it. Raises ResultError for an unknown format or runs
+    that are not comparable.
     """
     if fmt not in FORMATS:
         raise ResultError(f"--format {fmt!r}: expected one of {', '.join(FORMATS)}{nearest(fmt, FORMATS)}")
     comparison = _comparison(runs, force)
+    reasons = [] if why is None else reasons_of(comparison, why)
     if fmt == "json":
-        return markup.table_json(comparison, _groups(comparison, by), ascii_only=not shows_all(encoding))
+        more = {"why": [each.to_dict() for each in reasons]} if reasons else {}
+        return markup.table_json(comparison, _groups(comparison, by), ascii_only=not shows_all(encoding), more=more)
     if fmt == "csv":
         if by is not None:
             raise ResultError("--by: no effect with --format csv, which lists the metrics of whole runs; use json")
         return markup.table_csv(comparison)
     content = report(comparison, by)
+    if reasons:
+        sheets = why_sheets(reasons, comparison.labels[comparison.reference])
+        content = replace(content, sheets=(*content.sheets, *sheets))
     if fmt == "markdown":
         return markup.markdown(content)
     return markup.latex(content) if fmt == "latex" else screen(content, width, encoding, color=color)

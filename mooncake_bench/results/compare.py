@@ -182,7 +182,7 @@ def _value(setup: Mapping[str, Any], key: str) -> Any:
 
 def pair(base: Run, run: Run) -> Pairing:
     """Match two runs by request id and compare the requests that both completed, warm-up left out."""
-    ours, theirs = _matching_rows(base, run)
+    ours, theirs = matching_rows(base, run)
     counted = _column(base, "arrival_ms")[ours] >= float(base.manifest["setup"]["warmup_ms"])
     ours, theirs = ours[counted], theirs[counted]
     a, b = (_column(base, "status") == "completed")[ours], (_column(run, "status") == "completed")[theirs]
@@ -198,7 +198,7 @@ def _column(run: Run, name: str) -> NDArray[Any]:
     return column
 
 
-def _matching_rows(base: Run, run: Run) -> tuple[Ints, Ints]:
+def matching_rows(base: Run, run: Run) -> tuple[Ints, Ints]:
     """Row numbers in both runs of the requests they share: by id, or by row where one trace gives no ids."""
     ours, theirs = base.requests.column("request_id"), run.requests.column("request_id")
     traces = base.manifest["trace"], run.manifest["trace"]
