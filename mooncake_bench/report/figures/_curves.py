@@ -34,7 +34,7 @@ def cumulative(values: Floats, of: int, label: str, run: int, before: int = 0) -
     ordered = np.sort(values)
     at = places(len(ordered))
     x, y = ordered[at].tolist(), ((at + 1 + before) / of).tolist()
-    return Series(label, (x[0], *x), (before / of, *y), run, "step") if x else Series(label, (), (), run, "step")
+    return Series(label, (x[0] if x else 0.0, *x), (before / of, *y), run, "step")
 
 
 def thinned(sizes: Sequence[int]) -> str:

@@ -1,0 +1,75 @@
+"""Two metrics of every point of a sweep, and the points that no other beats in both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mooncake_bench.errors import SetupError
+from mooncake_bench.report.figure import Figure, Panel, Series
+from mooncake_bench.report.figures._curves import sentences
+from mooncake_bench.report.figures._points import POLICY, metric_axis, not_done, policies
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mooncake_bench.results.metric import Metric
+    from mooncake_bench.results.sweep import Sweep
+
+NAME = "pareto"
+TITLE = "Trade-off between two metrics"
+DESCRIPTION = "Every point of a sweep by two metrics, and the frontier: the points that no other beats in both."
+TAKES = "sweep"
+OPTIONS = {
+    "x": "a metric [default: p90_ttft_ms]",
+    "y": "a metric [default: request_goodput_rps]",
+}
+
+
+class Spot(NamedTuple):
+    """One point of the sweep."""
+
+    policy: str
+    x: float
+    y: float
+
+
+def draw(source: Sweep, labels: Sequence[str] = (), x: str = "p90_ttft_ms", y: str = "request_goodput_rps") -> Figure:
+    """Points by policy, the frontier in black. ``labels`` has no effect: a sweep names its policies."""
+    across, up = _metric(source, x, "--x"), _metric(source, y, "--y")
+    names = policies(source)
+    columns = zip(*(source.column(name) for name in (POLICY, across.name, up.name)), strict=True)
+    spots = [Spot(*each) for each in columns if None not in each]
+    if not spots:
+        words = f"no point of the sweep has both {across.name} and {up.name}"
+        return Figure(NAME, TITLE, (), tuple(names), empty=words)
+    series = [_points(name, place, spots) for place, name in enumerate(names)]
+    best = frontier(spots, across.better == "higher", up.better == "higher")
+    edge = Series("frontier", tuple(spot.x for spot in best), tuple(spot.y for spot in best))
+    panel = Panel("", metric_axis(across), metric_axis(up), (edge, *(each for each in series if each.x)))
+    undefined = len(source.done) - len(spots)
+    lost = f"{undefined:,} points have no {across.name} or {up.name}." if undefined else ""
+    direction = f"Better: {across.better} {across.name}, {up.better} {up.name}."
+    return Figure(NAME, TITLE, (panel,), tuple(names), sentences(direction, lost, not_done(source)))
+
+
+def frontier(spots: Sequence[Spot], higher_x: bool, higher_y: bool) -> list[Spot]:
+    """The spots of which no other is at least as good in both metrics and better in one, in order of x."""
+    ordered = sorted(spots, key=lambda spot: (-spot.x if higher_x else spot.x, -spot.y if higher_y else spot.y))
+    kept: list[Spot] = []
+    for spot in ordered:  # from the best x on: each has to be better in y
+        if not kept or (spot.y > kept[-1].y if higher_y else spot.y < kept[-1].y):
+            kept.append(spot)
+    return sorted(kept, key=lambda spot: spot.x)
+
+
+def _points(name: str, place: int, spots: Sequence[Spot]) -> Series:
+    mine = sorted((spot.x, spot.y) for spot in spots if spot.policy == name)
+    return Series(name, tuple(x for x, _ in mine), tuple(y for _, y in mine), place, "points")
+
+
+def _metric(sweep: Sweep, name: str, flag: str) -> Metric:
+    """A metric of which less or more is better. Raises SetupError for another."""
+    found = sweep.metric(name)
+    if found.better == "none":
+        raise SetupError(f"{flag} {name}: neither more nor less of it is better, so it has no frontier; take another")
+    return found
