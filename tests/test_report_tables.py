@@ -208,7 +208,7 @@ def test_latex_tables_have_labels_of_their_own_and_name_their_package() -> None:
     text = render(two(), "latex", by="input_tokens")
     labels = re.findall(r"^\\label\{(.*)\}$", text, re.MULTILINE)
     assert labels[:2] == ["tab:requests", "tab:goodput"]
-    assert len(set(labels)) == len(labels) == text.count(r"\begin{table}") == 9
+    assert len(set(labels)) == len(labels) == text.count(r"\begin{table}") == 10
     assert text.startswith("% needs \\usepackage{booktabs}\n")
     assert not re.search(r"\s\}$", text, re.MULTILINE)
 

@@ -238,7 +238,7 @@ VERDICTS = {1: "more", -1: "fewer", 0: "the same", None: "cannot tell apart"}
 
 
 def _goodput_cells(found: Interval) -> tuple[str, ...]:
-    same = found.mean == 0 and not found.low and not found.high
+    same = (found.low, found.high) == (0, 0)
     span = DASH if found.low is None or found.high is None else f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
     return f"{100 * found.mean:+.2f} %", DASH if same else span, VERDICTS[0 if same else found.sign]
 
