@@ -71,6 +71,8 @@ def resolve_plan(trace: str | None, given: Mapping[str, Any]) -> Plan:
         _repeat(plan, given["from_run"], given.get("out"))
     if given.get("config"):
         plan.update(*_read(given["config"]))
+    if given.get("settings"):  # of a file that holds more than these, and where they stood
+        plan.update(*_split(*given["settings"]))
     flags = _flags(given)
     assigned = _assigned(given.get("set") or (), flags)
     plan.update(*assigned)
@@ -140,21 +142,25 @@ def _check_name(name: str | None) -> None:
         raise SetupError(f"--name: expected a word that is no number and has no @ in front, got {name!r}")
 
 
-def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping[str, Any]) -> list[str]:
+def check_plan(
+    plan: Plan,
+    trace: Trace,
+    setups: Sequence[Setup],
+    given: Mapping[str, Any],
+    policies: Sequence[PolicySet] | None = None,
+) -> list[str]:
     """Find what is wrong before the first replay rather than after it. Raises BenchError; returns notices.
 
     Every policy and preset loads, labels differ, a repeated run's trace and code are the same, the window holds
-    requests.
+    requests. ``policies`` of the setups, where they have been checked.
     """
-    from mooncake_bench import plugins
     from mooncake_bench.sim.costs import check_cost, pool_blocks_of
 
     setup = setups[0]
     notices = check_cost(setup, dry_run=bool(given.get("dry_run")))
     pool_blocks_of(setup, trace.block_tokens)
-    policies = [plugins.build(each.policy, given.get("policy_dir") or ()) for each in setups]
-    _check_labels(policies)
-    _check_folders(given.get("policy_dir") or (), policies)
+    if policies is None:
+        policies = check_policies([each.policy for each in setups], given)
     selected = trace.select(setup.max_requests, setup.start_ms, setup.end_ms)
     _check_repeats(plan, trace, given)
     _check_same_code(plan, policies, given)
@@ -169,6 +175,17 @@ def check_plan(plan: Plan, trace: Trace, setups: Sequence[Setup], given: Mapping
     if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
         notices.append("--seed has no effect here: none of these policies draws random numbers")
     return notices
+
+
+def check_policies(specs: Sequence[str], given: Mapping[str, Any]) -> list[PolicySet]:
+    """The policies, built. Raises BenchError where one does not load, two have one label, or a folder has none."""
+    from mooncake_bench import plugins
+
+    folders = given.get("policy_dir") or ()
+    policies = [plugins.build(spec, folders) for spec in specs]
+    _check_labels(policies)
+    _check_folders(folders, policies)
+    return policies
 
 
 def _check_labels(policies: Sequence[PolicySet]) -> None:

@@ -1,0 +1,1 @@
+"""A sweep: the same trace under every combination of some settings, replayed in parallel, kept in one dataset."""
