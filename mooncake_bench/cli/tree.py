@@ -18,12 +18,14 @@ from mooncake_bench.cli import (
     capacity,
     compare,
     explain,
+    gate,
     hardware,
     metrics,
     policies,
     replay,
     report,
     reproduce,
+    sweep,
     traces,
     traces_edit,
     traces_fetch,
@@ -60,6 +62,7 @@ def build_app() -> typer.Typer:
     _add(app, replay.COMMANDS)
     for top in (
         compare,
+        gate,
         report,
         explain,
         capacity,
@@ -73,6 +76,7 @@ def build_app() -> typer.Typer:
         ("calibrate", calibrate, (calibrate_fit, calibrate_live, calibrate_transfer, calibrate_validate)),
         ("hardware", hardware, (hardware,)),
         ("metrics", metrics, (metrics,)),
+        ("sweep", sweep, (sweep,)),
     ):
         group = _group(module.HELP, *module.EXAMPLES)
         group.callback(invoke_without_command=True)(_help_without_command)

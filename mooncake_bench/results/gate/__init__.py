@@ -1,0 +1,1 @@
+"""Whether new numbers are as good as a baseline's: rules, what is compared, and verdicts."""
