@@ -287,7 +287,7 @@ def _candidates(view: View, request: Request, chosen: int) -> tuple[tuple[Candid
         )
         for i in np.flatnonzero(view.is_prefill)
     ]  # fmt: skip
-    found.sort(key=lambda each: (each.estimate_ms, each.instance))
+    found.sort(key=lambda each: (each.estimate_ms, not each.chosen, each.instance))
     return tuple(found), holder if ready[holder] else None, int(ready[holder])
 
 
