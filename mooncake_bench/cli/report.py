@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.options import Example, option
+from mooncake_bench.cli.options import Example, argument, option
 from mooncake_bench.cli.output import answer
-from mooncake_bench.errors import SetupError
+from mooncake_bench.errors import ResultError, SetupError
 
 if TYPE_CHECKING:
     from mooncake_bench.cli.options import Commands
+    from mooncake_bench.report.html.page import Page
 
 STDOUT = "-"
+RUNS = "Runs, the first is the reference: a folder, a number, a --name, @last or @last:N; or the folder of one sweep"
 EXAMPLES = (
     Example("report @last:2", "the two latest runs as report.html, the older as the reference"),
     Example("report 1 2 -o overload.html --title 'Overload, 2.5 x'", "two runs by number, under a title of your own"),
@@ -23,7 +25,7 @@ EXAMPLES = (
 
 
 @options.takes(
-    options.runs_argument(),
+    argument("runs", list[str], RUNS, metavar="RUN"),
     option(
         "out", str, ("-o", "--out"), "File to write, - is stdout [default: report.html]", "report.html",
         panel="Output", metavar="FILE",
@@ -50,14 +52,39 @@ def report(**given: Any) -> None:
     """
     _check(given)
     from mooncake_bench.report.html.page import check_jinja, render
+
+    check_jinja()
+    _write(render(_page(given)), given)
+
+
+def _page(given: dict[str, Any]) -> Page:
+    """What the page says: of a sweep, where its folder is named, else of runs."""
+    from mooncake_bench.results.sweep import MANIFEST
+
+    sweeps = [name for name in given["runs"] if (Path(name) / MANIFEST).is_file()]
+    if not sweeps:
+        return _page_of_runs(given)
+    if len(given["runs"]) > 1:
+        raise ResultError(f"{sweeps[0]!r} is a sweep, which has a page of its own; name it alone")
+    idle = [flag for name, flag in IDLE_WITH_SWEEP.items() if given[name]]
+    if idle:
+        raise SetupError(f"{' and '.join(idle)}: no effect on the page of a sweep; leave it out")
+    from mooncake_bench.report.html.sweeps import of_sweep
+    from mooncake_bench.results.sweep import open_sweep
+
+    return of_sweep(open_sweep(sweeps[0]), given["title"])
+
+
+def _page_of_runs(given: dict[str, Any]) -> Page:
     from mooncake_bench.report.html.runs import of_runs
     from mooncake_bench.results.compare import compare
     from mooncake_bench.results.run import open_runs
 
-    check_jinja()
     runs = open_runs(given["runs"], *([given["results"]] if given["results"] else []))
-    page = render(of_runs(compare(runs, force=given["force_compare"]), given["title"]))
-    _write(page, given)
+    return of_runs(compare(runs, force=given["force_compare"]), given["title"])
+
+
+IDLE_WITH_SWEEP = {"results": "--results", "force_compare": "--force-compare"}
 
 
 def _check(given: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.report.sheets import Sheet
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results.run import Run
 
 SHORT_HASH = 12
+ALIKE = "All else is the same: trace, setup, cost model, versions."
 PARTS = ("router", "admission", "eviction")
 
 
@@ -23,7 +25,7 @@ def differing(comparison: Comparison) -> list[Sheet]:
     if len(comparison.runs) < 2:
         return []
     rows = [row for row in _compared(comparison.runs) if len(set(row[1:])) > 1]
-    return [Sheet("What differs between the runs", ("setting", *comparison.labels), tuple(rows))]
+    return [Sheet("What differs between the runs", ("setting", *comparison.labels), tuple(rows), (ALIKE,))]
 
 
 def _compared(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
@@ -42,10 +44,10 @@ def _setups(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """Every setting of any run; a run that is older than the setting had its default."""
     setups, usual = [run.manifest["setup"] for run in runs], Setup().to_dict()
     keys = dict.fromkeys(key for setup in setups for key in setup)
-    return [(key, [_setting(key, setup.get(key, usual.get(key))) for setup in setups]) for key in keys]
+    return [(key, [setting_text(key, setup.get(key, usual.get(key))) for setup in setups]) for key in keys]
 
 
-def _setting(key: str, value: Any) -> str:
+def setting_text(key: str, value: Any) -> str:
     """A setting's value with its unit; what it means where it is not set."""
     declared = next((each for each in settings().values() if each.dotted == key), None)
     if value is None:
@@ -61,25 +63,26 @@ def policies(comparison: Comparison) -> Sheet:
     found = [run.manifest["policy"] for run in comparison.runs]
     kinds = [*PARTS, *dict.fromkeys(kind for each in found for kind in each.get("parts") or {} if kind not in PARTS)]
     rows = [
-        (label, *(_part((each.get("parts") or {}).get(kind)) for kind in kinds), _sees(each))
+        (label, *(_part((each.get("parts") or {}).get(kind)) for kind in kinds), _oracle(each))
         for label, each in zip(comparison.labels, found, strict=True)
     ]
-    return Sheet("Policies", ("policy", *kinds, "sees"), tuple(rows))
+    return Sheet("Policies", ("policy", *kinds, "oracle"), tuple(rows))
 
 
 def _part(part: Mapping[str, Any] | None) -> str:
     if part is None:
         return DASH
-    given = ", ".join(f"{key} {_plain(value)}" for key, value in part["parameters"].items())
+    given = ", ".join(f"{key}={_plain(value)}" for key, value in part["parameters"].items())
     return f"{part['name']} ({given})" if given else str(part["name"])
 
 
 def _plain(value: Any) -> str:
-    return f"{value:,g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    """As a SPEC has it."""
+    return json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
 
 
-def _sees(policy: Mapping[str, Any]) -> str:
-    return "output lengths too (an oracle)" if policy.get("oracle") else "what a router can know"
+def _oracle(policy: Mapping[str, Any]) -> str:
+    return "yes, it sees output lengths" if policy.get("oracle") else "no"
 
 
 def sources(comparison: Comparison) -> Sheet:

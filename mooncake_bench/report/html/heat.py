@@ -11,7 +11,7 @@ from mooncake_bench.report.html.scale import Scale, bounds, tick_text
 if TYPE_CHECKING:
     from mooncake_bench.report.figure import Heat, Number, Panel
 
-WIDTH, LEFT_LETTERS, LETTER = 480, 14, 7.2
+WIDTH, LEFT_LETTERS, LETTER = 480, 14, 8.2
 TOP, BOTTOM, RIGHT = 10, 74, 14
 ROW, TALLEST = 15.0, 640.0  # pixels of a row, and of all rows
 NAME_EVERY = 11.0  # pixels that a row's name needs
@@ -54,9 +54,7 @@ def _cell(cells: Element, heat: Heat, x: Scale, y: Scale, row: int, column: int,
         return
     left, right = (x.at(heat.x[i]) or 0 for i in (column, column + 1))
     top, bottom = (y.at(i) or 0 for i in (row, row + 1))
-    place = {"x": left, "y": top + 0.5, "width": right - left, "height": bottom - top - 1}
-    shade = f"{min(1.0, max(0.0, value / strongest(heat))):.3f}"
-    SubElement(cells, "rect", {**{name: number(size) for name, size in place.items()}, "fill-opacity": shade})
+    _shaded(cells, (left, right), top + 0.5, bottom - top - 1, min(1.0, max(0.0, value / strongest(heat))))
 
 
 def _row_names(words: Element, heat: Heat, x: Scale, y: Scale) -> None:
@@ -70,9 +68,14 @@ def _key(svg: Element, words: Element, heat: Heat, x: Scale, top: float) -> None
     cells = SubElement(svg, "g", {"class": "cells"})
     width = 120 / SHADES
     for i in range(SHADES):
-        place = {"x": x.start + i * width, "y": top, "width": width, "height": 9}
-        shade = f"{(i + 1) / SHADES:.3f}"
-        SubElement(cells, "rect", {**{name: number(size) for name, size in place.items()}, "fill-opacity": shade})
+        _shaded(cells, (x.start + i * width, x.start + (i + 1) * width), top, 9, (i + 1) / SHADES)
     text(words, "0", x.start, top + 22, "middle")
-    text(words, tick_text(strongest(heat)), x.start + 120, top + 22, "middle")
+    text(words, tick_text(float(f"{strongest(heat):.3g}")), x.start + 120, top + 22, "middle")
     text(words, heat.label, x.start + 134, top + 9, "label")
+
+
+def _shaded(cells: Element, edges: tuple[float, float], top: float, height: float, shade: float) -> None:
+    """A rectangle whose edges are rounded as its neighbours' are: no gap shows between two of them."""
+    left, right = (round(edge, 1) for edge in edges)
+    place = {"x": left, "y": top, "width": right - left, "height": height}
+    SubElement(cells, "rect", {**{name: number(size) for name, size in place.items()}, "fill-opacity": f"{shade:.3f}"})

@@ -30,12 +30,12 @@ def of_runs(comparison: Comparison, title: str | None = None) -> Page:
         "What was replayed",
         notices=content.notices,
         tables=tables([*facts.differing(comparison), facts.policies(comparison)], words=True),
-        folded=tables([each(comparison) for each in FOLDED], words=True),
     )
     sections = [
         replayed,
         Section("Results", tables=tables(content.sheets)),
         Section("Figures", figures=list(illustrations(comparison))),
+        Section("In full", folded=tables([each(comparison) for each in FOLDED], words=True)),
     ]
     kept = _without_folders(comparison)
     files = {"metrics.csv": markup.table_csv(kept), "metrics.json": markup.table_json(kept)}

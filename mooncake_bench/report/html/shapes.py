@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Point = tuple[float, float]
 MARKER = 3.4  # pixels from the middle of a point's marker to its edge
 BAR_SHARE = 0.8  # of a category's width that its bars take
+NOISE, FEW = 6, 100  # times its range that a restless line goes up and down, with more points than so many
 DASHES, COLOURS = 5, 7  # as many as plot_style has
 
 # Shape of a point by the index of its run: circle, square, triangle, diamond, triangle down, plus, cross.
@@ -28,9 +29,16 @@ _MARKERS = (
 
 
 def style(series: Series) -> str:
-    """The classes that give a series its colour and dashes: by run, and by ``dashed`` within a run."""
+    """The classes that give a series its colour and dashes: by run, by ``dashed``, and where it is restless."""
     run = "bound" if series.run is None else f"r{series.run % COLOURS} d{series.run % DASHES}"
-    return f"{run} dashed" if series.dashed else run
+    return run + " dashed" * series.dashed + " noisy" * _noisy(series)
+
+
+def _noisy(series: Series) -> bool:
+    """Whether a line goes up and down so much that dashes would not be seen."""
+    known = [value for value in series.y if value is not None]
+    way = sum(abs(right - left) for left, right in pairwise(known))
+    return len(known) > FEW and way > NOISE * (max(known) - min(known))
 
 
 def draw(parent: Element, series: Series, x: Scale, y: Scale, bars: Bars) -> None:

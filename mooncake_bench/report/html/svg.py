@@ -5,6 +5,7 @@ Elements are built by :mod:`xml.etree`, which escapes every name.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from mooncake_bench.report.figure import Axis, Guide, Number, Panel, Series
 
 WIDTH, HEIGHT = 480, 290  # of a panel, in pixels of its own: the page scales it
-LETTER = 7.2  # pixels a letter of a tick takes, at the largest size that the style sheet has
+LETTER = 8.2  # pixels a letter of a tick takes, at the largest size that the style sheet has
 TOP, RIGHT, BOTTOM = 26, 14, 44
 STRIP = 14  # pixels of a row of ticks above the frame
 TICKS_X, TICKS_Y = 6, 5
 GUIDE_REACH = 1.3  # a guide beyond so many times the largest value is pointed at, not drawn to scale
 LONGEST_NAME = 24  # letters of a category
+LINE = 14  # pixels from one line of text to the next
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,26 @@ def _reached(guides: Sequence[Guide], values: Sequence[Number], *, upright: bool
 
 
 def _bottom(axis: Axis) -> float:
-    """Pixels below the frame: more where long names of categories stand aslant."""
-    return BOTTOM + (3.4 * min(LONGEST_NAME, max(map(len, axis.categories))) if _slanted(axis) else 0)
+    """Pixels below the frame: more where names of categories take several lines, or stand aslant."""
+    if not axis.categories:
+        return BOTTOM
+    label = 0 if axis.label else -16
+    if _slanted(axis):
+        return BOTTOM + label + 3.6 * min(LONGEST_NAME, max(map(len, axis.categories)))
+    return BOTTOM + label + LINE * (max(len(_wrapped(name, axis)) for name in axis.categories) - 1)
+
+
+def _wrapped(name: str, axis: Axis) -> list[str]:
+    """A category's name in lines as wide as its place, broken between words."""
+    letters = int((WIDTH - 70) / len(axis.categories) / LETTER)
+    return textwrap.wrap(name, max(4, letters), break_long_words=False) or [""]
 
 
 def _slanted(axis: Axis) -> bool:
-    names = axis.categories
-    return bool(names) and max(map(len, names)) * LETTER > (WIDTH - 70) / len(names)
+    """Whether some name does not fit its place in three lines."""
+    most = (WIDTH - 70) / len(axis.categories) / LETTER
+    lines = [_wrapped(name, axis) for name in axis.categories]
+    return any(len(each) > 3 or max(map(len, each)) > most for each in lines)
 
 
 def _clipped(x: Scale, y: Scale, strips: int) -> dict[str, str]:
@@ -181,10 +196,12 @@ def _names(words: Element, axis: Axis, x: Scale, y: Scale) -> None:
     for place, name in enumerate(axis.categories):
         left = x.at(place)
         assert left is not None
-        kind = "end" if slanted else "middle"
-        made = text(words, name, left, y.start + (12 if slanted else 16), kind, most=LONGEST_NAME)
         if slanted:
+            made = text(words, name, left, y.start + 12, "end", most=LONGEST_NAME)
             made.set("transform", f"rotate(-32 {number(left)} {number(y.start + 8)})")
+            continue
+        for line, shown in enumerate(_wrapped(name, axis)):
+            text(words, shown, left, y.start + 16 + LINE * line, "middle")
 
 
 def _guide(svg: Element, guide: Guide, x: Scale, y: Scale) -> None:
