@@ -29,8 +29,8 @@ from mooncake_bench.results.invariants import check
 from mooncake_bench.results.records import Records
 from mooncake_bench.sim import replay as sim_replay
 from mooncake_bench.sim.cluster import FAULT
-from mooncake_bench.sim.inlining import InliningDecoder
 from mooncake_bench.sim.job import UNFINISHED
+from mooncake_bench.sim.mixed import InliningDecoder
 from mooncake_bench.sim.setup import Setup
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ def on_prefill_instances(columns: Mapping[str, Any], started: str = "start_ps") 
 def check_inlined(records: Records) -> None:
     """A step computes one such prompt, on the instance where it decodes, and lasts from its start to its first token.
 
-    So either a segment of one step is that step, or no segment overlaps it. Nothing was hit or fetched.
+    So either a segment of one step is that step, or no segment overlaps it. What was hit was fetched.
     """
     raw = records.replay.columns
     if "inlined" not in raw:
@@ -33,8 +33,8 @@ def check_inlined(records: Records) -> None:
     place, start = raw["prefill_instance"][rows].astype(np.int64), raw["start_ps"][rows]
     ends = raw["first_token_ps"][rows]
     fine = place == raw["decode_instance"][rows]
-    fine &= records.replay.is_decode[place] & (raw["hit_tokens"][rows] == 0) & (raw["fetched_tokens"][rows] == 0)
-    _each(fine, rows, "on its decode instance, and finds nothing cached there")
+    fine &= records.replay.is_decode[place] & (raw["hit_tokens"][rows] == raw["fetched_tokens"][rows])
+    _each(fine, rows, "on its decode instance, which has only what it fetched")
     done = ends >= 0
     rows, place, start, ends = rows[done], place[done], start[done], ends[done]
     _each(_alone(place, start, ends), rows, "in a step of its own")

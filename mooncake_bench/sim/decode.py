@@ -202,10 +202,14 @@ class Decoder:
             if job.context + 1 > self.vram:
                 self.listener.stuck(queue.popleft(), now)
                 continue
-            if self.tokens + job.context + self.batch + 1 > self.vram:
+            if not self._may_join(job):
                 return
             queue.popleft()
             self._enter(job, now)
+
+    def _may_join(self, job: Job) -> bool:
+        """Whether there is room for it beside the batch, and then for a token more of everybody."""
+        return self.tokens + job.context + self.batch + 1 <= self.vram
 
     def _enter(self, job: Job, now: int) -> None:
         """It is in the batch from the next step on."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.sim import job as status
 from mooncake_bench.sim.decode import Decoder
-from mooncake_bench.sim.inlining import InliningDecoder
 from mooncake_bench.sim.loading import LoadingDecoder
+from mooncake_bench.sim.mixed import InliningDecoder
 
 if TYPE_CHECKING:
     from mooncake_bench.sim.cluster import Cluster

@@ -245,6 +245,9 @@ class Elastic:
             job = flow.owner
             if not isinstance(job, Job):
                 self._abort(flow, now)
+            elif cluster.inlining is not None and cluster.inlining.fetches(flow):
+                cluster.inlining.withdraw(job, now)
+                lost.append(job)
             elif flow is job.fetch:
                 cluster.prefilling.forgo_fetch(job, now)
                 self.shortened += 1
