@@ -17,6 +17,7 @@ from multiprocessing import active_children, connection, get_context, parent_pro
 from typing import TYPE_CHECKING, Protocol
 
 from mooncake_bench.cache.study import deaf_children
+from mooncake_bench.studies.sweep.store import PAUSE_S
 from mooncake_bench.studies.sweep.work import Outcome, Work, attempt, failed
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Processes:
                     slot, point = idle.pop(), left.popleft()
                     busy[slot.submit(point)] = (slot, point)
                 outcomes = []
-                for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                for future in wait(busy, PAUSE_S, FIRST_COMPLETED).done:
                     slot, point = busy.pop(future)
                     idle.append(slot)
                     try:

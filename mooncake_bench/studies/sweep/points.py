@@ -12,6 +12,7 @@ from mooncake_bench import __version__
 from mooncake_bench.errors import ResultError, SetupError
 from mooncake_bench.results.metrics import METRICS
 from mooncake_bench.results.sweep import FIXED, FORMAT_VERSION
+from mooncake_bench.sim.costs import cost_of
 from mooncake_bench.sim.replay import SIMULATOR_VERSION
 from mooncake_bench.sim.setup import Setup, settings
 
@@ -79,6 +80,7 @@ def describe(
         "traces": [{"name": trace.name, "sha256": trace.sha256, "requests": len(trace)} for trace in traces],
         "setup": _shared(points, keys),
         "sources": _sources(sources),
+        "costs": _costs(points),
         "keep_runs": keep_runs,
         "varied": list(keys),
         "types": types,
@@ -118,6 +120,13 @@ def _type_of(key: str, values: Sequence[Any]) -> str:
         return str(Setup.__dataclass_fields__[declared].type).split(" | ", maxsplit=1)[0]
     kinds = {type(value).__name__ for value in values if value is not None}
     return "float" if kinds == {"int", "float"} else kinds.pop() if len(kinds) == 1 else "str"
+
+
+def _costs(points: Sequence[Point]) -> list[str]:
+    """Every cost model with its version, which follows its presets' numbers; what kernels take is not known yet."""
+    setups = {(s.cluster, s.node, s.model, s.engine): s for s in (p.setup for p in points) if s.cost != "live"}
+    costs = (cost_of(setup) for setup in setups.values())
+    return sorted({f"{cost.name} {cost.version}" for cost in costs})
 
 
 def _sources(sources: Mapping[str, str]) -> dict[str, str]:

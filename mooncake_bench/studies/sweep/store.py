@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 PART_ROWS = 100
-PAUSE_S = 0.25  # at least, between two times that the last part is written
+PAUSE_S = 1.0  # at least, between two times that the last part is written, unless replays take that long
 
 
 class Store:
@@ -45,9 +45,13 @@ class Store:
         self._part, self._tail = self._last_part()
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Keep what came of some points; it is on disk after :meth:`flush`, or a moment later."""
+        """Keep what came of some points: on disk at once if replays take long, else with what comes in a moment.
+
+        To be called every :data:`PAUSE_S`, with nothing if need be.
+        """
         self._waiting += outcomes
-        if self._waiting and time.monotonic() - self._wrote_s > PAUSE_S:
+        long = any((outcome.wall_s or 0) > PAUSE_S for outcome in outcomes)
+        if long or time.monotonic() - self._wrote_s > PAUSE_S:
             self.flush()
 
     def flush(self) -> None:
@@ -138,7 +142,11 @@ def write_part(folder: Path, number: int, table: pa.Table) -> None:
 
     path = folder / PARTS.replace("*", f"{number:04}")
     with outfile.writing(path, force=True, label=str(path), error=ResultError) as partial:
-        pq.write_table(table, partial, compression="zstd", version="2.6", write_page_checksum=True)
+        words = [field.name for field in table.schema if pa.types.is_string(field.type)]
+        pq.write_table(
+            table, partial, compression="zstd", version="2.6", use_dictionary=words, write_statistics=False,
+            write_page_checksum=True,
+        )  # fmt: skip
 
 
 def _begin(folder: Path, manifest: Mapping[str, Any]) -> None:
