@@ -192,7 +192,7 @@ def _write_baseline(given: dict[str, Any]) -> None:
 def _suggest(given: dict[str, Any], shown: str) -> None:
     from mooncake_bench.cli.gate_inputs import jittered, stored_sides
     from mooncake_bench.cli.gate_shown import shown_spreads
-    from mooncake_bench.studies.gate import spreads, suggested
+    from mooncake_bench.results.gate.spread import spreads, suggested
 
     given["jitter"] = given["jitter"] or 8
     found = {side.label: spreads(side) for side in jittered(stored_sides(given["runs"], given), given)}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mooncake_bench.results.gate.outcome import Outcome
-    from mooncake_bench.studies.gate import Spread
+    from mooncake_bench.results.gate.spread import Spread
 
 
 def shown_outcome(outcome: Outcome, fmt: str) -> str:
@@ -29,7 +29,14 @@ def shown_spreads(spreads: Mapping[str, Sequence[Spread]], rules: Sequence[str],
         return jitter_sheets.spread_json(spreads, rules, replays, _ascii_only())
     if fmt == "csv":
         return jitter_sheets.spread_csv(spreads)
-    return render_report(jitter_sheets.report(spreads, rules, replays), fmt)
+    return render_report(jitter_sheets.report(spreads, replays), fmt) + (_to_paste(rules, fmt) if rules else "")
+
+
+def _to_paste(rules: Sequence[str], fmt: str) -> str:
+    lines = ["Rules as wide as the widest of these ranges, rounded up:", "", *jitter_sheets.command(rules).splitlines()]
+    if fmt == "markdown":
+        lines[1:] = ["", "```sh", *lines[2:], "```"]
+    return "\n" + "".join(f"{'% ' if fmt == 'latex' else ''}{line}".rstrip() + "\n" for line in lines)
 
 
 def _ascii_only() -> bool:

@@ -25,6 +25,7 @@ from mooncake_bench.cli import (
     replay,
     report,
     reproduce,
+    robust,
     sweep,
     traces,
     traces_edit,
@@ -68,6 +69,7 @@ def build_app() -> typer.Typer:
         capacity,
         cache,
         reproduce,
+        robust,
     ):
         _add(app, top.COMMANDS)
     for name, module, rooms in (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.report.markup import csv_text
 from mooncake_bench.report.sheets import Report, Sheet
+from mooncake_bench.results.gate import judge
 from mooncake_bench.results.gate.judge import FAIL, PASS
 from mooncake_bench.results.gate.rules import Bound
 from mooncake_bench.results.words import DASH, counted
@@ -65,8 +66,8 @@ def why(check: Check) -> str:
 
 
 def number(value: Number) -> str:
-    """A number with six digits that count, so that a small change is seen."""
-    return DASH if value is None else f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    """A number as reasons show it; an undefined one is a dash."""
+    return DASH if value is None else judge.number(value)
 
 
 def change(check: Check) -> str:

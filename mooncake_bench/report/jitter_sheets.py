@@ -8,7 +8,6 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.report.gate_sheets import number
 from mooncake_bench.report.markup import csv_text
 from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.words import DASH, counted
@@ -16,35 +15,46 @@ from mooncake_bench.results.words import DASH, counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mooncake_bench.studies.gate import Spread
+    from mooncake_bench.results.gate.spread import Spread
+    from mooncake_bench.results.metric import Number
 
-HEADERS = ("metric", "as it is", "lowest", "median", "highest", "range")
+HEADERS = ("metric", "as it is", "lowest", "highest", "range")
 COLUMNS = ("policy", "metric", "unit", "better", "unjittered", "low", "median", "high", "relative_range")
 
 
-def report(spreads: Mapping[str, Sequence[Spread]], rules: Sequence[str], replays: int) -> Report:
-    """A table a policy; the suggested rules as they are pasted."""
+def report(spreads: Mapping[str, Sequence[Spread]], replays: int) -> Report:
+    """A table a policy, of the metrics that are something."""
     head = (
         f"{counted(replays, 'replay')} of each policy with every arrival moved by at most 1 ms, seeds from 0",
-        "range: (highest - lowest) / median; what a single replay may change by chance",
+        "range: (highest - lowest, the run as it is included) / median: what chance does to a single replay",
     )
-    sheets = [Sheet(f"policy {label}", HEADERS, tuple(map(_row, found))) for label, found in spreads.items()]
-    notices = (f"suggested, as wide as that range: {flags(rules)}",) if rules else ("no rule can be suggested",)
-    return Report(head, tuple(sheets), notices)
+    return Report(head, tuple(_sheet(label, found) for label, found in spreads.items()), ())
 
 
-def flags(rules: Sequence[str]) -> str:
-    """Rules as options that a shell reads."""
-    return " ".join(f"--fail-if {shlex.quote(rule)}" for rule in rules)
+def _sheet(label: str, found: Sequence[Spread]) -> Sheet:
+    shown = [each for each in found if each.low != each.high or each.high]
+    left = len(found) - len(shown)
+    notes = (f"not shown: {counted(left, 'metric')}, always 0 or somewhere undefined",) if left else ()
+    return Sheet(f"policy {label}", HEADERS, tuple(map(_row, shown)), notes)
+
+
+def command(rules: Sequence[str]) -> str:
+    """The suggested rules as a command to paste; empty where there are none."""
+    return " \\\n".join(["mooncake-bench gate BASE NEW", *(f"  --fail-if {shlex.quote(rule)}" for rule in rules)])
 
 
 def _row(spread: Spread) -> tuple[str, ...]:
-    values = (spread.unjittered, spread.low, spread.middle, spread.high)
-    return (spread.metric.name, *map(number, values), _percent(spread.relative))
+    return (spread.metric.name, *map(_number, (spread.unjittered, spread.low, spread.high)), _percent(spread.relative))
+
+
+def _number(value: Number) -> str:
+    return DASH if value is None else f"{value:,.5g}" if abs(value) < 1e5 else f"{value:,.0f}"
 
 
 def _percent(part: float | None) -> str:
-    return DASH if part is None else "0 %" if not part else f"{100 * part:.3g} %"
+    if not part:
+        return DASH if part is None else "0 %"
+    return f"{100 * part:,.0f} %" if part >= 1 else f"{100 * part:.3g} %"
 
 
 def spread_json(spreads: Mapping[str, Sequence[Spread]], rules: Sequence[str], replays: int, ascii_only: bool) -> str:

@@ -1,4 +1,4 @@
-"""A gate's setups replayed again with jittered arrivals: how far metrics move by chance, and pairs free of it."""
+"""A gate's setups replayed again with jittered arrivals, the same for both sides."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench import plugins
 from mooncake_bench.errors import SetupError
-from mooncake_bench.results.gate.rules import exact
 from mooncake_bench.results.gate.sides import Jittered, Side
-from mooncake_bench.results.metrics import METRICS
 from mooncake_bench.sim.replay import SIMULATOR_VERSION, as_replayed
 from mooncake_bench.sim.setup import Setup
 from mooncake_bench.studies import replays
@@ -21,28 +18,12 @@ from mooncake_bench.trace import load
 from mooncake_bench.trace.transform import jitter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from mooncake_bench.results.metric import Metric, Number
+    from mooncake_bench.results.metric import Number
     from mooncake_bench.trace import Trace
 
 JITTER_MS = 1.0
-PLACED = (  # metrics for which a rule is suggested
-    "completed_ratio", "rejected_tokens_ratio", "request_goodput_ratio", "mean_ttft_ms", "p99_ttft_ms", "mean_tbt_ms",
-    "p99_tbt_ms", "hit_ratio_tokens",
-)  # fmt: skip
-TOLERANCES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)  # %
-
-
-class Spread(NamedTuple):
-    """A metric over jittered replays."""
-
-    metric: Metric
-    unjittered: Number
-    low: Number
-    middle: Number
-    high: Number
-    relative: float | None  # (high - low) / |middle|
 
 
 class Prepared(NamedTuple):
@@ -141,46 +122,3 @@ def _check_code(side: Side, setup: Setup, policy_dirs: Sequence[Path]) -> None:
             f"--jitter: policy file {min(changed)} is not what {side.label} used, so it cannot be replayed again; keep "
             "the values of that code in a baseline: gate --write-baseline FILE RUN --jitter N"
         )
-
-
-# ---- what to expect by chance
-
-
-def spreads(side: Side) -> list[Spread]:
-    """Every metric with a better side, and how far it moves under jitter."""
-    return list(_spreads(side))
-
-
-def _spreads(side: Side) -> Iterator[Spread]:
-    assert side.jittered is not None
-    for metric in METRICS:
-        values = side.jittered.values.get(metric.name, ())
-        if metric.better == "none" or not values:
-            continue
-        known = [value for value in values if value is not None]
-        unjittered = side.samples[metric.name].value
-        if len(known) < len(values):
-            yield Spread(metric, unjittered, None, None, None, None)
-            continue
-        low, middle, high = min(known), median(known), max(known)
-        relative = float((exact(high) - exact(low)) / abs(exact(middle))) if middle else None
-        yield Spread(metric, unjittered, low, middle, high, relative)
-
-
-def suggested(found: Collection[Sequence[Spread]]) -> list[str]:
-    """A rule for each of the usual metrics, as wide as chance makes it over all policies, rounded up.
-
-    A metric that is 0 or undefined in some policy gets none, for there is no part of nothing.
-    """
-    rules = []
-    for name in PLACED:
-        widths = [spread.relative for spreads in found for spread in spreads if spread.metric.name == name]
-        known = [width for width in widths if width is not None]
-        if known and len(known) == len(widths):
-            rules.append(f"{name}:{_rounded_up(100 * max(known)):g}%")
-    return rules
-
-
-def _rounded_up(percent: float) -> float:
-    """The next of a few round tolerances; 0 stays 0."""
-    return next((each for each in (0, *TOLERANCES) if each >= percent), percent)

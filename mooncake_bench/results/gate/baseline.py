@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT, FORMAT_VERSION = "mooncake-bench baseline", 1
+WIDTH = 80
 ANEW = "write it anew with: mooncake-bench gate --write-baseline FILE RUN"
-# Of a manifest's parts, what a gate asks of them; all of the setup.
+# Of a manifest's parts, what a gate asks of them; of the setup, all that is set.
 _KEPT = {
-    "policy": ("label", "spec", "parts", "sources"),
+    "policy": ("label", "spec", "sources"),
     "trace": ("name", "path", "sha256", "requests", "block_tokens"),
     "cluster": ("prefill_instances", "decode_instances"),
     "cost": ("name", "version"),
@@ -81,7 +82,7 @@ def write(path: Path, sides: Sequence[Side], metrics: Collection[str], *, force:
 
 
 def text(sides: Sequence[Side], metrics: Collection[str]) -> str:
-    """The file's content: strict JSON with sorted keys, a line a value. Raises ResultError for unfit runs."""
+    """The file's content: strict JSON with sorted keys, in short lines. Raises ResultError for unfit runs."""
     versions = {str(side.manifest["simulator_version"]) for side in sides}
     if len(versions) > 1:
         raise ResultError(f"the runs come from different simulator versions: {', '.join(sorted(versions))}")
@@ -94,7 +95,17 @@ def text(sides: Sequence[Side], metrics: Collection[str]) -> str:
         "metrics": {name: {"unit": BY_NAME[name].unit, "better": BY_NAME[name].better} for name in metrics},
         "policies": {side.label: _entry(side, metrics) for side in sides},
     }
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    return _lines(document) + "\n"
+
+
+def _lines(value: Any, indent: str = "") -> str:
+    """A value on one line where it fits, else a line a member: a change is then a line of a diff."""
+    line = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    if not isinstance(value, dict) or len(indent) + len(line) <= WIDTH:
+        return line
+    inner = indent + " "
+    members = [f"{inner}{json.dumps(key, ensure_ascii=False)}: {_lines(value[key], inner)}" for key in sorted(value)]
+    return "{\n" + ",\n".join(members) + f"\n{indent}}}"
 
 
 def _check_fit(side: Side) -> None:
@@ -109,7 +120,8 @@ def _check_fit(side: Side) -> None:
 
 def _entry(side: Side, metrics: Collection[str]) -> dict[str, Any]:
     entry = {part: _some(side.manifest[part], keys) for part, keys in _KEPT.items()}
-    entry |= {"setup": side.manifest["setup"], "content_sha256": side.manifest["content_sha256"]}
+    entry["setup"] = {key: value for key, value in side.manifest["setup"].items() if value is not None}
+    entry |= {"content_sha256": side.manifest["content_sha256"]}
     entry["metrics"] = {name: side.samples[name].value for name in metrics}
     if side.jittered is not None:
         values = {name: list(side.jittered.values[name]) for name in metrics}
@@ -134,7 +146,7 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise MissingRun(f"there is no baseline {str(path)!r}; {ANEW}") from None
+        raise MissingRun(f"there is no baseline {str(path)!r}; {ANEW.replace('anew ', '')}") from None
     except OSError as error:
         raise ResultError(f"{str(path)!r} cannot be read: {error.strerror}") from None
 
@@ -163,7 +175,7 @@ def parse(data: bytes, name: str) -> Document:
 def _check(name: str, label: str, entry: Entry, document: Document) -> None:
     where = f"{name!r} is damaged: policy {label!r}"
     for part, keys in _KEPT.items():
-        missing = [key for key in keys if key not in getattr(entry, part) and key not in ("parts", "sources")]
+        missing = [key for key in keys if key not in getattr(entry, part) and key != "sources"]
         if missing:
             raise ResultError(f"{where} lacks {part}.{missing[0]}; {ANEW}")
     strange = [metric for metric in entry.metrics if metric not in document.metrics]

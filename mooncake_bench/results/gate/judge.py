@@ -107,13 +107,13 @@ def _verdict(rule: Rule, pair: Pair, base: Sample | None, new: Sample | None) ->
 def _fault(rule: Rule, sample: Sample | None, side: str) -> str:
     """Why a side has no number to judge; empty where it has one."""
     if sample is None:
-        return f"{rule.metric.name} is missing in {side}"
+        return f"missing in {side}"
     if sample.unit != rule.metric.unit:
-        return f"{rule.metric.name} is in {sample.unit or 'no unit'} in {side}, and in {rule.metric.unit} here"
+        return f"in {sample.unit or 'no unit'} in {side}, and in {rule.metric.unit} here"
     undefined = sum(value is None for value in sample.each)
     if sample.value is None or undefined:
         many = f" in {undefined} of {len(sample.each)} replays" if len(sample.each) > 1 else ""
-        return f"{rule.metric.name} is undefined in {side}{many}: nothing was measured"
+        return f"undefined in {side}{many}: nothing was measured"
     return ""
 
 
@@ -126,7 +126,7 @@ def _value(sample: Sample | None) -> float:
 def _bound(rule: Bound, new: float) -> Verdict:
     if not rule.crossed(new):
         return Verdict(PASS)
-    return Verdict(FAIL, f"{rule.metric.name} is {_number(new)}{_unit(rule)}")
+    return Verdict(FAIL, f"is {number(new)}{_unit(rule)}")
 
 
 def _change(rule: Change, base: Sample, new: Sample, how: How) -> Verdict:
@@ -165,16 +165,17 @@ def _p_value(rule: Change, base: Sequence[Number], new: Sequence[Number]) -> flo
 def _moved(rule: Change, move: Move, base: float, new: float) -> str:
     """What happened, in words; the rule beside it says what was allowed."""
     if rule.relative and move.relative is not None:
-        by = f"{_number(float(100 * abs(move.relative)))} %"
+        by = f"{float(100 * abs(move.relative)):,.3g} %"
     else:
-        by = f"{_number(float(abs(move.change)))}{_unit(rule)}"
+        by = f"{number(float(abs(move.change)))}{_unit(rule)}"
     verb = "grew" if move.change > 0 else "fell"
-    return f"{rule.metric.name} {verb} by {by}, from {_number(base)} to {_number(new)}{_unit(rule)}"
+    return f"{verb} by {by}, from {number(base)} to {number(new)}{_unit(rule)}"
 
 
 def _unit(rule: Rule) -> str:
     return "" if rule.metric.unit in ("", "ratio") else f" {rule.metric.unit}"
 
 
-def _number(value: float) -> str:
-    return f"{value:,.6g}"
+def number(value: float) -> str:
+    """A number with six digits that count, so that a small change is seen."""
+    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
