@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ import pytest
 from fault_tools import Tool
 
 from mooncake_bench.errors import NothingToConclude, SetupError
-from mooncake_bench.report.page import page
-from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.report.tables import screen
 from mooncake_bench.studies.reproduce import choose, f25_f9, f25_t2, results, show, v3_t1
 from mooncake_bench.studies.reproduce.outcome import Claim, Result, Row, Used
@@ -358,15 +357,12 @@ def test_a_result_that_needs_a_trace_nobody_has_is_not_measured_and_the_others_a
     assert tool("reproduce", "v3-T1").code == 3
 
 
-def test_a_page_keeps_hostile_names_as_text() -> None:
-    sheet = Sheet("<script>", ("name", "n"), (("<img src=x onerror=alert(1)>", "1"),), ("a & b",))
-    text = page(Report(("<b>",), (sheet,), ("</ul>",)), "<title>")
-    assert "<script" not in text
-    assert "<img" not in text
-    assert "&lt;img src=x onerror=alert(1)&gt;" in text
-    assert text.count("</ul>") == 1
-    assert '<td class="text">&lt;img' in text  # words to the left
-    assert "<td>1</td>" in text  # numbers to the right
+def test_without_jinja2_the_summary_has_no_page_and_that_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    done = tool("reproduce", "F25-T2", "-o", "kept")
+    assert done.code == 0
+    assert "no summary.html: pages need Jinja2, which is not installed: pip install" in done.err
+    assert sorted(path.name for path in Path("kept").glob("summary*")) == ["summary.md", "summary.tex"]
 
 
 def test_json_is_a_list_of_results(tool: Tool) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mooncake_bench.cli.options import Commands
+    from mooncake_bench.report.sheets import Report
     from mooncake_bench.studies.reproduce import Published
     from mooncake_bench.studies.reproduce.outcome import Result
     from mooncake_bench.studies.reproduce.sources import Traces
@@ -172,22 +173,33 @@ def _store(one: Published, result: Result, given: dict[str, Any]) -> list[Path]:
 def _store_summary(done: Sequence[tuple[Published, Result]], given: dict[str, Any]) -> list[Path]:
     from mooncake_bench import outfile
     from mooncake_bench.report import markup
-    from mooncake_bench.report.page import page
     from mooncake_bench.studies.reproduce.show import full_summary
 
     report = full_summary(done)
-    pictures = {f"{one.ID}: {one.TITLE}": given["out"] / f"{one.ID}.png" for one, result in done if result.draw}
-    figures = {caption: path.read_bytes() for caption, path in pictures.items() if path.is_file()}
-    html = page(report, "The Mooncake papers' results, reproduced", figures)
-    texts = (markup.markdown(report), markup.latex(report), html)
+    texts = (markup.markdown(report), markup.latex(report), _page(report, done, given["out"]))
     written = []
     for name, text in zip(SUMMARIES, texts, strict=True):
+        if text is None:
+            continue
         target = given["out"] / name
         label = f"-o {str(target)!r}"
         with outfile.writing(target, force=given["force"], label=label, error=SetupError) as partial:
             partial.write_text(text, encoding="utf-8")
         written.append(target)
     return written
+
+
+def _page(report: Report, done: Sequence[tuple[Published, Result]], out: Path) -> str | None:
+    """The summary as a page with the figures that were drawn; None, told, without Jinja2, which is an extra."""
+    from mooncake_bench.report.html.page import of_report, render
+
+    pictures = {f"{one.ID}: {one.TITLE}": out / f"{one.ID}.png" for one, result in done if result.draw}
+    figures = {caption: path.read_bytes() for caption, path in pictures.items() if path.is_file()}
+    try:
+        return render(of_report(report, "The Mooncake papers' results, reproduced", figures))
+    except SetupError as error:
+        note(f"no summary.html: {error}")
+        return None
 
 
 def _text(one: Published, result: Result, shown: str) -> str:

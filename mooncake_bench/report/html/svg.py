@@ -54,7 +54,7 @@ def draw(panel: Panel, keys: Sequence[int], name: str) -> Drawn:
     _axes(svg, panel, x, y)
     inner = SubElement(svg, "svg", _clipped(x, y, len(strips)))
     bars = shapes.Bars(x, panel.series)
-    for series, key in _back_to_front(panel.series, keys):
+    for series, key in zip(panel.series, keys, strict=True):  # dashes of the later show the first below
         group = SubElement(inner, "g", {"class": f"series {shapes.style(series)}", "data-key": str(key)})
         shapes.draw(group, series, x, strips.get(id(series), y), bars)
     for guide in panel.guides:
@@ -64,11 +64,6 @@ def draw(panel: Panel, keys: Sequence[int], name: str) -> Drawn:
 
 def _root(height: float, name: str) -> Element:
     return Element("svg", {"viewBox": f"0 0 {WIDTH} {number(height)}", "role": "img", "aria-label": clean(name)})
-
-
-def _back_to_front(series: Sequence[Series], keys: Sequence[int]) -> list[tuple[Series, int]]:
-    """The first run on top: it is the reference."""
-    return list(reversed(list(zip(series, keys, strict=True))))
 
 
 # ---- scales
