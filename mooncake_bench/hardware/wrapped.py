@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def plain(cost: CostModel) -> CostModel:
     """The cost model underneath: one node's own, whole prompts at once."""
-    while isinstance(cost, WrappedCost):
+    while isinstance(cost, WrappedCost) and cost.mechanism:
         cost = cost.base
     return cost
 
@@ -24,6 +24,8 @@ class WrappedCost(CostModel):
 
     A child says what differs, in :attr:`how` too.
     """
+
+    mechanism = True  # how prefills run; False: what they cost is another
 
     def __init__(self, base: CostModel, how: str) -> None:
         """``how``: what differs, in a few words that go behind the base's name and tell its version apart."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache
 from multiprocessing import active_children, get_context
@@ -42,18 +42,28 @@ def each(
     return spread(_one, [(trace, setup, extract, cost) for setup in setups])
 
 
-def spread(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+def spread(
+    work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], watch: Callable[[int, int], None] | None = None
+) -> list[T]:
     """``work(*each)`` of all arguments, in order, on every core; what goes in and out can be pickled.
 
-    A fault, or Ctrl-C, ends the processes at once.
+    ``watch(done, of)`` is told of each that is done. A fault, or Ctrl-C, ends the processes at once.
     """
+    told = watch or (lambda _done, _of: None)
     if workers() == 1 or len(arguments) == 1:
-        return [work(*each) for each in arguments]
+        found = []
+        for each in arguments:
+            found.append(work(*each))
+            told(len(found), len(arguments))
+        return found
     pool, others = _pool(), set(active_children()) - _started
     try:
         with deaf_children():
             futures = [pool.submit(work, *each) for each in arguments]
             _started.update(set(active_children()) - others)
+        for done, future in enumerate(as_completed(futures), start=1):
+            future.result()  # a fault ends the study now
+            told(done, len(futures))
         return [future.result() for future in futures]
     except BaseException:
         with deaf_children():  # an impatient second Ctrl-C waits until they have ended

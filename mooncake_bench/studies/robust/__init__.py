@@ -1,0 +1,1 @@
+"""Whether a conclusion survives: the same policies again, where what nobody knows exactly is a little other."""
