@@ -24,6 +24,9 @@ first 35 lines differ."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Markers of points, in the order of use."""
 
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "||||", "----")
+"""Hatches of bars, in the order of use: they tell bars apart in grey."""
+
 SETTINGS: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with Matplotlib: the same picture on every machine
     "font.size": 8.0,

@@ -101,9 +101,12 @@ def check_target(path: str | Path, *, force: bool = False, flag: str = "--plot")
     return target
 
 
-def save(made: Any, path: str | Path, *, force: bool = False, flag: str = "--plot") -> Path:
+def save(
+    made: Any, path: str | Path, *, force: bool = False, flag: str = "--plot", title: str = "", note: str = ""
+) -> Path:
     """Write a figure as .png, .svg or .pdf, whichever the name ends in, and return the path.
 
+    ``title`` and ``note`` are kept inside the file, where a reader's program may show them.
     The file appears complete or not at all, and depends on the figure and Matplotlib's version only: no date. Raises
     SetupError as :func:`check_target` does, and where the file cannot be written.
     """
@@ -111,8 +114,14 @@ def save(made: Any, path: str | Path, *, force: bool = False, flag: str = "--plo
     ending = target.suffix.lower()
     label = f"{flag} {str(path)!r}"
     with outfile.writing(target, force=force, label=label, error=SetupError) as partial, style():
-        made.savefig(partial, format=ending[1:], metadata=METADATA[ending])
+        made.savefig(partial, format=ending[1:], metadata=METADATA[ending] | _about(ending, title, note))
     return target
+
+
+def _about(ending: str, title: str, note: str) -> dict[str, str]:
+    """Title and note under the names that a kind of file has for them."""
+    words = {"Title": title, "Subject" if ending == ".pdf" else "Description": note}
+    return {name: text for name, text in words.items() if text}
 
 
 def compact(axis: Any) -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from mooncake_bench.results.steps import Floats, Ints
 
 POINTS = 400  # of a curve; more would not be seen
-WIDE = 50  # largest over median, beyond which values are drawn on a log axis
+TAIL = 99.5  # percentile up to which an axis shows values, where few lie far beyond
+FAR = 1.5  # times the end of the axis: how far the largest has to lie for that
 SHARE = Axis("share of completed requests", low=0, high=1)
 
 
@@ -42,12 +43,19 @@ def thinned(sizes: Sequence[int]) -> str:
     return f"A curve of more than {POINTS} requests shows {POINTS} exact points." if max(sizes) > POINTS else ""
 
 
-def axis(label: str, values: Sequence[Floats]) -> Axis:
-    """An axis for these values, from 0; on a log scale where few lie far beyond the others."""
-    known = np.concatenate([each[each > 0] for each in values])
-    if len(known) and known.max() > WIDE * np.median(known):
-        return Axis(label, log=True)
-    return Axis(label, low=0)
+def axis(label: str, values: Sequence[Floats], guides: Sequence[Guide], reach: float = 1.2) -> tuple[Axis, str]:
+    """An axis for these values, from 0, and what to say where few lie far beyond its end.
+
+    It shows 99.5 % of each run's values, and so many times the largest guide, if any value lies as far.
+    """
+    tail = max(float(np.percentile(each, TAIL)) for each in values if len(each))
+    end = max(1.05 * tail, *(reach * guide.at for guide in guides))
+    largest = max(float(each.max()) for each in values if len(each))
+    if largest <= FAR * end:
+        return Axis(label, low=0), ""
+    beyond = sum(int((each > end).sum()) for each in values)
+    what, _, unit = label.partition(", ")
+    return Axis(label, low=0, high=end), f"Beyond the axis: {beyond:,} requests, up to {largest:,.4g} {unit} ({what})."
 
 
 def slo_guides(runs: Sequence[Run], name: str, unit: str, ms: float) -> tuple[Guide, ...]:
@@ -74,8 +82,8 @@ def distribution(
         for run, (each, name) in enumerate(zip(values, labels, strict=True))
         if len(each)
     )
-    panel = Panel("", axis(label, values), SHARE, series, guides)
+    across, beyond = axis(label, values, guides)
+    panel = Panel("", across, SHARE, series, guides)
     counted = ", ".join(f"{size:,} ({name})" for name, size in zip(labels, sizes, strict=True))
-    return Figure(
-        kind, title, (panel,), tuple(labels), sentences(f"Completed requests: {counted}.", thinned(sizes), note)
-    )
+    words = sentences(f"Completed requests with a {label.split(',')[0]}: {counted}.", note, beyond, thinned(sizes))
+    return Figure(kind, title, (panel,), tuple(labels), words)

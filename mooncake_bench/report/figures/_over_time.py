@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results import Run
     from mooncake_bench.results.steps import Floats, Ints
 
-SAMPLES = 600  # of a curve; more would not be seen
+SAMPLES = 400  # of a curve; more would not be seen
 TICKS = 200  # places along the time axis at which something can be marked
 UNITS = ((120_000, 60_000, "min"), (120, 1000, "s"), (0, 1, "ms"))  # from this span on, so many ms, the unit
 

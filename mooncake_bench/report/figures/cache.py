@@ -32,7 +32,7 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
     if not panels or not time.span_ms:
         return Figure(NAME, TITLE, (), tuple(labels), empty="no prefill began in these runs, so nothing was looked up")
     seen = all(run.timeline.column("pool_blocks").null_count < len(run.timeline) for run in runs)
-    width = f"{columns(time.span_ms, STRETCHES)[1] / time.ms:g} {time.unit}"
+    width = f"{columns(time.span_ms, STRETCHES)[1] / 1000:g} s"
     hits = f"Hits: of requests that arrived within {width}, by tokens; dashed: what an infinite cache would find."
     return Figure(NAME, TITLE, panels, tuple(labels), sentences(hits, "" if seen else UNSEEN, thinned(runs)))
 
@@ -40,7 +40,7 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
 def _hits(runs: Sequence[Run], labels: Sequence[str], time: Clock) -> Panel:
     series = [each for run, label, i in zip(runs, labels, range(len(runs)), strict=True)
               for each in _hit_curves(run, label, i, time)]  # fmt: skip
-    return Panel("Hits", time.axis, Axis("share of prompt tokens", low=0, high=1), tuple(series))
+    return Panel("Hits", time.axis, Axis("share of prompt tokens", low=0), tuple(series))
 
 
 def _hit_curves(run: Run, label: str, place: int, time: Clock) -> Iterator[Series]:

@@ -21,6 +21,7 @@ NAME = "load"
 TITLE = "Load of both pools over time"
 DESCRIPTION = "Load of the prefill and the decode pool over time, a panel a run, with rejections marked."
 TAKES = "runs"
+ABOVE = 1.15  # of the highest load: room for the ticks
 POOLS = ("prefill", "decode")
 MEANING = (
     "Load of prefill: work routed there and not yet done, per instance, over the TTFT SLO; of decode: mean over "
@@ -36,7 +37,7 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
     time = clock(runs)
     if not any(len(each) for each in known) or not time.span_ms:
         return Figure(NAME, TITLE, (), POOLS, empty="nothing happened in these runs")
-    high = max(1.05, 1.05 * max(float(each.max()) for each in known if len(each)))
+    high = ABOVE * max(1.0, *(float(each.max()) for each in known if len(each)))
     panels = tuple(_panel(*each, time, high) for each in zip(runs, labels, loads, strict=True))
     rejected = MARKED if any(series.shape == "marks" for panel in panels for series in panel.series) else ""
     return Figure(NAME, TITLE, panels, POOLS, sentences(MEANING, rejected, thinned(runs)))

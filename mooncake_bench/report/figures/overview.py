@@ -29,5 +29,5 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
     why = [f"{title}: {each.empty}." for title, each in zip(TITLES, made, strict=True) if each.empty]
     if not panels:
         return replace(made[0], kind=NAME, title=TITLE)
-    notes = dict.fromkeys([*why, *(each.note for each in made)])
-    return Figure(NAME, TITLE, tuple(panels), tuple(labels), sentences(*notes))
+    said = (f"{sentence.strip('. ')}." for each in made for sentence in each.note.split(". ") if sentence)
+    return Figure(NAME, TITLE, tuple(panels), tuple(labels), sentences(*dict.fromkeys([*why, *said])))
