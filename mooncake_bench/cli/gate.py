@@ -10,7 +10,7 @@ import typer
 
 from mooncake_bench.cli import options
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, policies_print_to_stderr, tell
+from mooncake_bench.cli.output import answer, policies_print_to_stderr
 from mooncake_bench.errors import SetupError
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ PARAMETERS = [
     ),
     options.out_option("Folder in which numbers, names and @last are looked up"),
     options.format_option(),
-    option("quiet", bool, ("-q", "--quiet"), "No notices on stderr [default: off]", False, panel="Output"),
 ]
 FOR_JUDGING = ("only", "missing_baseline", "junit", "summary", "annotations", "github_benchmark")
 
@@ -186,7 +185,7 @@ def _write_baseline(given: dict[str, Any]) -> None:
     sides = stored_sides(given["runs"], given)
     sides = jittered(sides, given) if given["jitter"] else sides
     write(path, sides, list(dict.fromkeys(rule.metric.name for rule in rules)) or list(BY_NAME), force=force)
-    tell(given, f"baseline of {', '.join(side.label for side in sides)}: {path}")
+    answer(f"baseline of {', '.join(side.label for side in sides)}: {path}")
 
 
 def _suggest(given: dict[str, Any], shown: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.cli.output import note, tell
+from mooncake_bench.cli.output import note
 from mooncake_bench.errors import ResultError, SetupError
 from mooncake_bench.outfile import check_target, writing
 
@@ -72,6 +72,6 @@ def _write_benchmarks(given: Mapping[str, Any], outcome: Outcome, runs: Sequence
         try:
             content = entries(runs, better, metrics)
         except ResultError as error:
-            tell(given, f"{path} is not written: {error}")
+            note(f"{path} is not written: {error}")
         else:
             _write(path, content, f"--github-benchmark {path}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mooncake_bench.results.gate.judge import FAIL, INCONCLUSIVE, NO_BASELINE, PASS
+from mooncake_bench.results.words import counted
 
 if TYPE_CHECKING:
     from mooncake_bench.results.gate.judge import Check
@@ -48,4 +49,4 @@ class Outcome:
         word = {PASSED: "passed", FAILED: "FAILED", NOTHING_TO_CONCLUDE: "nothing to conclude"}[self.exit_code]
         counts = {"failed": FAIL, "inconclusive": INCONCLUSIVE, "without baseline": NO_BASELINE, "passed": PASS}
         shown = ", ".join(f"{len(self.of(verdict))} {name}" for name, verdict in counts.items() if self.of(verdict))
-        return f"gate {word}: {len(self.checks)} checks, {shown}"
+        return f"gate {word}: {counted(len(self.checks), 'check')}, {shown}"
