@@ -77,10 +77,13 @@ def _page(given: dict[str, Any]) -> Page:
 
 def _page_of_runs(given: dict[str, Any]) -> Page:
     from mooncake_bench.report.html.runs import of_runs
-    from mooncake_bench.results.compare import compare
+    from mooncake_bench.results.compare import compare, differing_work
     from mooncake_bench.results.run import open_runs
 
     runs = open_runs(given["runs"], *([given["results"]] if given["results"] else []))
+    apart = dict.fromkeys(line for run in runs for line in differing_work(runs[0], run))
+    if apart and not given["force_compare"]:
+        raise ResultError(f"the runs are not comparable: {'; '.join(apart)} (--force-compare shows them anyway)")
     return of_runs(compare(runs, force=given["force_compare"]), given["title"])
 
 

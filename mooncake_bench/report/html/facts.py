@@ -54,7 +54,7 @@ def setting_text(key: str, value: Any) -> str:
         return f"not set ({declared.unset})" if declared is not None and declared.unset else "not set"
     if declared is not None and declared.unit == "ms":
         return duration(value)
-    unit = f" {declared.unit}" if declared is not None and declared.unit else ""
+    unit = "" if declared is None or not declared.unit else "×" if declared.unit == "x" else f" {declared.unit}"
     return f"{value:,g}{unit}" if isinstance(value, int | float) and not isinstance(value, bool) else f"{value}{unit}"
 
 
