@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from mooncake_bench import __version__
 from mooncake_bench.cli import (
+    artifact,
     cache,
     calibrate,
     calibrate_fit,
@@ -17,6 +18,7 @@ from mooncake_bench.cli import (
     calibrate_validate,
     capacity,
     compare,
+    export,
     explain,
     gate,
     hardware,
@@ -63,6 +65,7 @@ def build_app() -> typer.Typer:
     _add(app, replay.COMMANDS)
     for top in (
         compare,
+        export,
         gate,
         report,
         explain,
@@ -78,6 +81,7 @@ def build_app() -> typer.Typer:
         ("calibrate", calibrate, (calibrate_fit, calibrate_live, calibrate_transfer, calibrate_validate)),
         ("hardware", hardware, (hardware,)),
         ("metrics", metrics, (metrics,)),
+        ("artifact", artifact, (artifact,)),
         ("sweep", sweep, (sweep,)),
     ):
         group = _group(module.HELP, *module.EXAMPLES)

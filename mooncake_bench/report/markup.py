@@ -8,6 +8,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from mooncake_bench.results.words import clean as clean
+from mooncake_bench.results.words import csv_text as csv_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,17 +19,11 @@ if TYPE_CHECKING:
     from mooncake_bench.results.metrics import Value
     from mooncake_bench.results.run import Run
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "–": "--", "±": r"$\pm$",
     "<": r"$<$", ">": r"$>$", "µ": r"$\mu$", "|": r"\textbar{}", '"': "''",
 }  # fmt: skip
-
-
-def clean(text: str) -> str:
-    """Text without control characters: no name may move the cursor, colour the terminal or break a line."""
-    return _CONTROL.sub("?", text)
 
 
 def text_columns(sheet: Sheet) -> list[bool]:
@@ -129,12 +126,6 @@ def table_csv(comparison: Comparison) -> str:
             row = (csv_text(comparison.labels[i]), csv_text(_folder(run)), name, value.value, value.unit, value.better)
             writer.writerow(["" if cell is None else cell for cell in (*row, value.n, ratio)])
     return out.getvalue()
-
-
-def csv_text(text: str | None) -> str:
-    """A name that a spreadsheet does not take for a formula."""
-    text = clean(text or "")
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 # ---- JSON: strict, undefined is null

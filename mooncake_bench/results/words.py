@@ -1,8 +1,22 @@
-"""Numbers as people read them; an undefined one is a dash."""
+"""Numbers as people read them, an undefined one as a dash; and names that stay text wherever they are written."""
 
 from __future__ import annotations
 
+import re
+
 DASH = "–"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """Text without control characters: no name may move the cursor, colour the terminal or break a line."""
+    return _CONTROL.sub("?", text)
+
+
+def csv_text(text: str | None) -> str:
+    """A name that a spreadsheet does not take for a formula."""
+    text = clean(text or "")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def integer(value: float | None) -> str:
