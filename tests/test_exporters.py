@@ -19,6 +19,7 @@ from test_results_tiny import all_rejected, tiny_run
 from mooncake_bench.cli.line import run_line
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.exporters import exporter, exporters
+from mooncake_bench.results.run import Run
 
 SECONDS = 0.044053
 
@@ -63,7 +64,7 @@ def test_aiperf_json_holds_distributions_with_counts_and_scalars_without() -> No
 
 
 def test_aiperf_leaves_out_what_is_undefined() -> None:
-    rejected = all_rejected()
+    rejected = Run.from_replay(all_rejected())
     found = exported("aiperf-json", rejected)
     assert "time_to_first_token" not in found
     assert found["request_count"]["avg"] == 0
