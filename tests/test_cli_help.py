@@ -80,6 +80,7 @@ def test_the_help_says_what_bounds_the_estimate_error_and_what_each_view_is() ->
 BEFORE = {
     "compare": ["replay conversation-like -p random -p kvcache-centric --max-requests 500"],
     "gate": ["replay conversation-like --max-requests 200"] * 2,
+    "report": ["replay conversation-like -p random -p kvcache-centric --max-requests 200"],
     "policies check": ["policies new router mine"],
 }
 
