@@ -140,6 +140,10 @@ class Inlining:
 
     # what a decoder tells
 
+    def joins(self, job: Job) -> bool:
+        """Whether a request whose prompt is being computed will be in the batch after that."""
+        return job.output_tokens > 1 and job not in self._cluster.decoding.leaving
+
     def starts(self, job: Job, now: int) -> bool:
         """Its turn has come: it is computed, unless the admission policy turns it away."""
         cluster = self._cluster

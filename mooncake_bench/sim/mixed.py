@@ -56,7 +56,7 @@ class InliningDecoder(LoadingDecoder):
             steps = min(_steps_until(at - time, step, growth), plan) if members else 0
             time, done = time + elapsed(steps, step, growth) if members else at, done + steps
             members = {job: known for job, known in members.items() if known[0] > done and job not in self.leaving}
-            if coming is not None and coming.output_tokens > 1:
+            if coming is not None and self._inlining.joins(coming):
                 members[coming] = done + coming.steps_left, coming.context - done
             coming = None
             if time >= at:
