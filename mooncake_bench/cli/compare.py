@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
 from mooncake_bench.cli.options import Example, option
-from mooncake_bench.cli.output import answer, screen
+from mooncake_bench.cli.output import answer, note, screen
+from mooncake_bench.cli.pictures import asked, draw, plot_option
 from mooncake_bench.errors import NothingToConclude, SetupError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ EXAMPLES = (
         metavar="N",
     ),
     options.out_option("Folder in which numbers, names and @last are looked up"),
+    plot_option(),
     options.format_option(),
 )
 def compare(**given: Any) -> None:
@@ -55,10 +57,13 @@ def compare(**given: Any) -> None:
     from mooncake_bench.results.run import open_runs
 
     top = _top(given, shown)
+    pictures = asked(given["plot"])
     runs = open_runs(given["runs"], *([given["out"]] if given["out"] else []))
     if top is not None and len(runs) < 2:
         raise SetupError("--why: no effect on one run, which differs from nothing; name two or more")
     answer(render(runs, shown, by=given["by"], force=given["force"], why=top, **screen()))
+    for line in draw(pictures, runs):
+        note(line)
     if not any(run.completed_requests for run in runs):
         raise NothingToConclude("no request completed in any of these runs, so there is nothing to compare")
 

@@ -15,6 +15,7 @@ from mooncake_bench.cli.config import plan_toml
 from mooncake_bench.cli.decisions import decision_lines
 from mooncake_bench.cli.options import Commands, Example, option
 from mooncake_bench.cli.output import answer, note, policies_print_to_stderr, screen
+from mooncake_bench.cli.pictures import asked, draw, plot_option
 from mooncake_bench.cli.planned import plan_parameters, resolve, source_option
 from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.errors import SetupError
@@ -46,6 +47,7 @@ PARAMETERS = [
     ),
     _output("name", str | None, ("--name",), "Name that groups this command's runs [default: none]", metavar="NAME"),
     options.by_option(),
+    plot_option(),
     options.format_option(),
     _output(
         "profile",
@@ -71,6 +73,9 @@ def replay(**given: Any) -> None:
     from mooncake_bench.results.store import check_place
 
     shown = options.chosen_format(given["format"])
+    if given["dry_run"] and given["plot"]:
+        raise SetupError("--plot: no effect with --dry-run, which replays nothing; drop one of the two")
+    pictures = asked(given["plot"])
     plan, trace, setups, notices = resolve(given)
     _tell(given, notices)
     if given["dry_run"]:
@@ -80,6 +85,7 @@ def replay(**given: Any) -> None:
     with _profile(given["profile"]), policies_print_to_stderr():
         runs = _replay_all(plan.path, trace, setups, given)
     answer(render(runs, shown, by=given["by"], **screen()))
+    _tell(given, draw(pictures, runs))
     raise typer.Exit(_exit_code(runs))
 
 

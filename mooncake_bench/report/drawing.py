@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.report import plots
-from mooncake_bench.report.strokes import ACROSS, CORNER, LOG_TICKS, SHORT, UP, Code, Data, calls, columns
+from mooncake_bench.report.strokes import ACROSS, CORNER, LOG_TICKS, SHORT, UP, Code, Data, calls, columns, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ ROW_IN, NARROW_ROW_IN = 2.3, 1.9  # height of a row of panels, by itself
 HEAT_IN = 1.25  # height of a row of heat maps
 EACH_ROW_IN = 0.03  # more for each instance of a heat map
 SLANTED_IN = 0.35  # more for names of categories, which may stand aslant
+WORDS_IN = 1.0  # height of a picture that says why there is nothing to draw
 LEGEND_LINE_IN = 0.17
 LETTERS_PER_IN = 15.5  # of a legend
 HANDLE_LETTERS = 8  # that the line in front of a name takes the room of
@@ -60,10 +61,11 @@ def draw(figure: Figure, width_in: float = plots.WIDTH_IN, height_in: float | No
     from matplotlib import rcParams
 
     rcParams["text.parse_math"] = False  # a name may hold dollars; the style ends with its context
-    if figure.empty:
-        return _words(figure, width_in, height_in)
     plan = layout(figure, width_in, height_in)
     made, axes = plots.figure(plan.rows, plan.columns, width_in=plan.width_in, height_in=plan.height_in)
+    if figure.empty:
+        make(axes[0], words(why(figure, width_in)), {})
+        return made
     for number, panel in enumerate(figure.panels):
         named = calls(panel, number, plan.panel_in, bottom=plan.bottom(figure.panels, number))
         make(axes[number], named, columns(panel))
@@ -76,6 +78,8 @@ def draw(figure: Figure, width_in: float = plots.WIDTH_IN, height_in: float | No
 def layout(figure: Figure, width_in: float, height_in: float | None) -> Layout:
     """Panels in one column, or in two where there is room; the height that they need, unless it is given."""
     count = len(figure.panels)
+    if figure.empty:
+        return Layout(1, 1, width_in, height_in or WORDS_IN, 1)
     across = 2 if count > 1 and width_in >= WIDE_IN else 1
     rows = -(-count // across)
     labels = legend_labels(figure.panels)
@@ -165,9 +169,6 @@ def _legend(made: Any, axes: Sequence[Any], most: int) -> None:
         made.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=most)
 
 
-def _words(figure: Figure, width_in: float, height_in: float | None) -> Any:
-    made, (axes,) = plots.figure(width_in=width_in, height_in=height_in or 1.0)
-    axes.set_axis_off()
-    words = textwrap.fill(f"{figure.title}: {figure.empty}", int(width_in * LETTERS_PER_IN * 0.9))
-    axes.text(0.5, 0.5, words, ha="center", va="center", color=plots.FAINT)
-    return made
+def why(figure: Figure, width_in: float) -> str:
+    """Why an empty figure shows nothing, in lines that fit."""
+    return textwrap.fill(f"{figure.title}: {figure.empty}", int(width_in * LETTERS_PER_IN * 0.9))

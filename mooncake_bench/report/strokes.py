@@ -60,11 +60,17 @@ def calls(panel: Panel, number: int, width_in: float, *, bottom: bool = True) ->
     if panel.heat is not None:
         yield from _heat(panel)
     bars = [place for place, each in enumerate(panel.series) if each.shape == "bars"]
-    for place in range(len(panel.series)):
-        yield from _series(panel, number, place, bars)
+    for place, each in enumerate(panel.series):
+        yield from _series(panel, number, place, bars) if each.x else ()
     for guide in panel.guides:
         yield from _guide(guide, panel)
     yield from _axes(panel, width_in, bottom=bottom)
+
+
+def words(text: str) -> Iterator[Call]:
+    """The calls of a panel that has only words to show."""
+    yield Call("set_axis_off")
+    yield Call("text", (0.5, 0.5, text), {"ha": "center", "va": "center", "color": FAINT})
 
 
 def _series(panel: Panel, number: int, place: int, bars: Sequence[int]) -> Iterator[Call]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 POINTS = 400  # of a curve; more would not be seen
 TAIL = 99.5  # percentile up to which an axis shows values, where few lie far beyond
 FAR = 1.5  # times the end of the axis: how far the largest has to lie for that
-SHARE = Axis("share of completed requests", low=0, high=1)
+SHARE = Axis("share of completed", low=0, high=1)
 
 
 def places(rows: int, points: int = POINTS) -> Ints:

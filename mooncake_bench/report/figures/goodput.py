@@ -74,7 +74,7 @@ def draw(runs: Sequence[Run], labels: Sequence[str], x: str = "tbt") -> Figure:
         for run, (values, all_kept, each, label) in enumerate(zip(known, kept, facts, labels, strict=True))
         if each.offered
     )
-    share = Axis("share of offered requests", low=0, high=1)
+    share = Axis("share of offered", low=0, high=1)
     guides = slo_guides(runs, x, chosen.unit, chosen.ms)
     across, beyond = axis(chosen.label, known, guides, SHOWN)
     panel = Panel("", across, share, series, guides)
