@@ -10,7 +10,7 @@ import pytest
 from fault_tools import Tool
 from hypothesis import HealthCheck, settings
 
-PLAIN = "not benchmark and not live and not ray"  # what pyproject.toml asks for
+PLAIN = "not benchmark and not live and not ray and not browser"  # what pyproject.toml asks for
 REPO = Path(__file__).resolve().parent.parent
 
 if "PYTEST_XDIST_WORKER" in os.environ:
