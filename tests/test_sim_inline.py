@@ -138,7 +138,7 @@ def test_a_one_token_answer_ends_with_its_step() -> None:
 
 
 def test_a_step_takes_one_prompt_and_the_next_is_settled_while_it_is_computed() -> None:
-    # Row 3 comes when row 2 waits for the step of 30.019: to the prefill instance, 115. Row 4 comes in that step, at 31;
+    # Row 3 comes when row 2 waits for the step of 30.019: to the prefill instance, 115. Row 4 comes in that step at 31;
     # the next has rows 0 and 2 with 12 + 7 tokens: 12.019 + 6, from 47.030 to 65.049, when row 0 is done.
     rows = [*ROWS, (21.0, 6, 1, [60, 61]), (31.0, 6, 1, [70, 71])]
     replay = world(rows).replay()
