@@ -40,7 +40,7 @@ def results(sweep: Sweep, metrics: Sequence[str] = ()) -> Report:
     first = sweep.varied or ("policy_label",)
     headers = (*(HEADERS.get(key, key) for key in first), *chosen.values())
     rows = tuple(
-        (*(_setting(key, row[key]) for key in first), *(_cell(sweep, row, name) for name in chosen))
+        (*(_setting(key, row[key]) for key in first), *_cells(sweep, row, list(chosen)))
         for row in sweep.table.to_pylist()
     )
     notes = () if metrics else (NOTE,)
@@ -170,10 +170,10 @@ def _setting(key: str, value: Any) -> str:
     )
 
 
-def _cell(sweep: Sweep, row: dict[str, Any], name: str) -> str:
+def _cells(sweep: Sweep, row: dict[str, Any], names: Sequence[str]) -> list[str]:
     if row["status"] != DONE:
-        return "failed"
-    return WORDS.get(sweep.manifest["metrics"][name], significant)(row[name])
+        return ["failed", *[DASH] * (len(names) - 1)]
+    return [WORDS.get(sweep.manifest["metrics"][name], significant)(row[name]) for name in names]
 
 
 def _plain(value: Any) -> Any:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 PART_ROWS = 100
-PAUSE_S = 1.0  # at least, between two times that the last part is written, unless replays take that long
+PAUSE_S = 2.0  # at least, between two times that the last part is written, unless replays take that long
 
 
 class Store:
