@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mooncake_bench.report.figure import Axis, Guide, Panel, Series
 
 DENSE = 100  # points of a line from which on it is thin
+FEW = 7  # places along an axis up to which each has a tick
 MARKED = 16  # points of a line up to which each has a marker
 BARS = 0.82  # of the space of a category, taken by its bars
 REACH = 3.0  # times the largest value: up to there a guide is drawn to scale, beyond it is pointed at
@@ -166,11 +167,30 @@ def _axes(panel: Panel, width_in: float, *, bottom: bool) -> Iterator[Call]:
     across = spoken(panel.x.label) if bottom else ""
     named = {"title": spoken(panel.title), "xlabel": across, "ylabel": spoken(panel.y.label)}
     yield Call("set", (), {key: text for key, text in named.items() if text})
-    yield from _scale("x", panel.x, [x for each in panel.series for x in each.x])
+    if not panel.x.categories:
+        yield from _scale("x", panel.x, [*(x for each in panel.series for x in each.x), *_reached(panel, upright=True)])
     if panel.heat is None:
-        yield from _scale("y", panel.y, [y for each in panel.series for y in each.y if y is not None])
+        tall = (bound for each in panel.series if each.shape != "marks" for bound in (each.y, each.high or ()))
+        values = [y for bound in tall for y in bound if y is not None]
+        yield from _scale("y", panel.y, [*values, *_reached(panel, upright=False)])
+    if places := _few_places(panel):
+        yield Call("set_xticks", (places,))
     if panel.x.categories:
+        yield Call("set_xlim", (-0.5, len(panel.x.categories) - 0.5))
         yield _categories(panel, width_in) if bottom else Call("set_xticks", (list(range(len(panel.x.categories))), []))
+
+
+def _reached(panel: Panel, *, upright: bool) -> list[float]:
+    """Where guides of one direction lie that are drawn to scale."""
+    return [each.at for each in panel.guides if each.upright == upright and not beyond(each, panel)]
+
+
+def _few_places(panel: Panel) -> list[float]:
+    """The values along the x axis, to be its ticks, where lines have few: those of a setting that was varied."""
+    places = sorted({x for each in panel.series for x in each.x})
+    lines = all(each.shape == "line" for each in panel.series)
+    varied = lines and 1 < len(places) <= FEW and not (panel.x.log or panel.x.categories or panel.x.low is not None)
+    return places if varied else []
 
 
 def _scale(letter: str, axis: Axis, values: Sequence[float]) -> Iterator[Call]:
@@ -182,8 +202,9 @@ def _scale(letter: str, axis: Axis, values: Sequence[float]) -> Iterator[Call]:
             yield Call(f"{letter}axis.set_major_locator", (LOG_TICKS,))
         yield Call("tick_params", (), {"axis": letter, "which": "minor", f"label{SIDES[letter]}": False})
     bounds = {end: bound for end, bound in zip(ENDS[letter], (axis.low, axis.high), strict=True) if bound is not None}
-    if axis.high == 1 and axis.low == 0:
-        bounds[ENDS[letter][1]] = ROOM  # a curve that ends at 1 is seen
+    largest = max(values, default=0)
+    if axis.low == 0 and axis.high in (None, 1) and largest > 0:  # what ends there is seen
+        bounds[ENDS[letter][1]] = ROOM * (axis.high or largest)
     if bounds:
         yield Call(f"set_{letter}lim", (), bounds)
     if axis.log or max(map(abs, values), default=0) >= 1000:

@@ -21,7 +21,8 @@ def policies(sweep: Sweep) -> list[str]:
 
 def metric_axis(metric: Metric) -> Axis:
     """An axis for a metric, with its unit."""
-    unit = f", {metric.unit}" if metric.unit not in ("", "ratio") else ""
+    said = not metric.unit or metric.name.endswith(metric.unit) or metric.unit == "ratio"
+    unit = "" if said else f", {metric.unit}"
     return Axis(f"{metric.name}{unit}", low=0 if metric.unit != "" else None)
 
 

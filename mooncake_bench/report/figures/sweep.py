@@ -80,7 +80,7 @@ def _panel(
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     order = sorted(values) if numeric else values
     places = {value: float(value) if numeric else float(i) for i, value in enumerate(order)}
-    axis = Axis(across, categories=() if numeric else tuple(map(str, order)))
+    axis = Axis("policy" if across == POLICY else across, categories=() if numeric else tuple(map(str, order)))
     series = [_line(name, i, places, values) for i, (name, values) in enumerate(found.items()) if values]
     return Panel(title, axis, metric_axis(metric), tuple(series))
 
