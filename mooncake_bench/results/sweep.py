@@ -174,7 +174,8 @@ def _read_part(path: Path, schema: pa.Schema) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, partitioning=None, page_checksum_verification=True)
+        with path.open("rb") as stream:  # opened once: a part that grows is replaced, and may be just now
+            table = pq.ParquetFile(stream, page_checksum_verification=True).read()
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:120]
         raise ResultError(f"{str(path)!r} is damaged ({reason}); remove it, and run the sweep again") from None

@@ -203,7 +203,8 @@ def _take(handle: int) -> bool:
 def _read(path: Path) -> pa.Table:
     import pyarrow.parquet as pq
 
-    return pq.read_table(path, partitioning=None)
+    with path.open("rb") as stream:
+        return pq.ParquetFile(stream).read()
 
 
 def _number(path: Path) -> int:
