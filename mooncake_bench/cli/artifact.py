@@ -134,7 +134,7 @@ def verify(**given: Any) -> None:
         raise SetupError("--traces: no effect with --list, which replays nothing; drop one of the two")
     from mooncake_bench.studies.artifact.verify import opened
 
-    with opened(given["file"].resolve(), round(min(most, 1e9) * 1e9)) as (folder, contents):
+    with opened(given["file"], round(min(most, 1e9) * 1e9)) as (folder, contents):
         if given["list"]:
             answer(_listed(contents, shown))
             return
@@ -147,7 +147,7 @@ def _verify_all(contents: Contents, folder: Path, given: Mapping[str, Any]) -> l
     from mooncake_bench.studies.artifact.verify import code_to_run, find_traces
     from mooncake_bench.studies.artifact.verify import verify as verified
 
-    missing = find_traces(contents, folder, None if given["traces"] is None else given["traces"].resolve())
+    missing = find_traces(contents, folder, given["traces"])
     code = code_to_run(contents, missing)
     if code:
         files = ", ".join(f"{file} (sha256 {digest[:12]})" for file, digest in sorted(code.items()))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mooncake_bench.errors import NothingToConclude, ResultError, nearest
-from mooncake_bench.results.repeat import name_of, repeat_of
+from mooncake_bench.results.repeat import name_of, refuse_idle_folders, repeat_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,6 +134,7 @@ def explain(
     happened = run.requests.slice(row, 1).to_pylist()[0]
     wanted = _attempt(attempt, happened)
     repeat = repeat_of(run, policy_dirs, trace_path)
+    refuse_idle_folders(policy_dirs, repeat.policy_files)
     witness = _Witness(row, wanted)
     try:
         replay = simulate(repeat.trace, repeat.setup, progress, policy_dirs, witness=witness)
@@ -297,9 +298,7 @@ def _loads(view: View, request: Request, hit: Ints) -> tuple[Ints, Floats]:
     if not more.any():
         return np.zeros_like(hit), np.zeros(len(hit))
     wait = view.load_ms(more)
-    saved = view.prefill_ms(request, hit) - view.prefill_ms(request, hit + more)
-    worth = np.zeros(len(hit), np.bool_)
-    np.less(wait, saved, out=worth, where=view.is_prefill)
+    worth = wait + view.prefill_ms(request, hit + more) < view.prefill_ms(request, hit)
     return np.where(worth, more, 0), np.where(worth, wait, 0.0)
 
 

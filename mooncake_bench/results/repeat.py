@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from mooncake_bench.errors import BenchError, ResultError
+from mooncake_bench.errors import BenchError, ResultError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.setup import Setup
@@ -20,6 +20,7 @@ class Repeat(NamedTuple):
 
     trace: Trace  # as read: which of its requests are replayed is the setup's business
     setup: Setup
+    policy_files: tuple[Path, ...]
 
 
 def repeat_of(run: Run, policy_dirs: Sequence[Path] = (), trace_path: str | None = None) -> Repeat:
@@ -31,9 +32,9 @@ def repeat_of(run: Run, policy_dirs: Sequence[Path] = (), trace_path: str | None
     check_version(run, where)
     setup = setup_of(run)
     trace = trace_of(run, setup, where, trace_path)
-    check_policies(run, setup, where, policy_dirs)
+    files = check_policies(run, setup, where, policy_dirs)
     check_costs(run, setup, where)
-    return Repeat(trace, setup)
+    return Repeat(trace, setup, files)
 
 
 def name_of(run: Run) -> str:
@@ -81,17 +82,26 @@ def trace_of(run: Run, setup: Setup, where: str, path: str | None = None) -> Tra
     return trace
 
 
-def check_policies(run: Run, setup: Setup, where: str, policy_dirs: Sequence[Path] = ()) -> None:
-    """Raises ResultError where a policy's file is not what a run used, PolicyError where it is not there."""
+def check_policies(run: Run, setup: Setup, where: str, policy_dirs: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """The files of a run's policies. Raises ResultError where one is not what it was, PolicyError where it is gone."""
     from mooncake_bench import plugins
 
     stored = set((run.manifest["policy"].get("sources") or {}).values())
-    for file, digest in plugins.build(setup.policy, policy_dirs).sources.items():
+    found = plugins.build(setup.policy, policy_dirs).sources
+    for file, digest in found.items():
         if digest not in stored:
             raise ResultError(
                 f"{where}: the policy changed: file {file} is not what the run used (its sha256 is now {digest[:12]}); "
                 "restore it, or replay the run again"
             )
+    return tuple(map(Path, found))
+
+
+def refuse_idle_folders(policy_dirs: Sequence[Path], used: Sequence[Path]) -> None:
+    """Raises SetupError for a folder of policy files that none of the policies used lies in."""
+    for folder in policy_dirs:
+        if not any(file.resolve().is_relative_to(folder.resolve()) for file in used):
+            raise SetupError(f"--policy-dir {folder}: no effect, none of these policies lies in it; drop it")
 
 
 def check_costs(run: Run, setup: Setup, where: str) -> None:

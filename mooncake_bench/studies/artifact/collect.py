@@ -15,7 +15,7 @@ from mooncake_bench.errors import ResultError, SetupError
 from mooncake_bench.paths import bundled
 from mooncake_bench.plugins import DEFAULTS, Spec, find, load_file, parse
 from mooncake_bench.plugins.load import choose
-from mooncake_bench.results.repeat import name_of, repeat_of
+from mooncake_bench.results.repeat import name_of, refuse_idle_folders, repeat_of
 from mooncake_bench.results.run import Run, open_run
 from mooncake_bench.results.store import MANIFEST as RUN_JSON
 from mooncake_bench.results.store import TABLES
@@ -50,6 +50,7 @@ class Collected:
     files: dict[str, bytes | Path] = field(default_factory=dict)
     runs: dict[Path, PackedRun] = field(default_factory=dict)  # by the run's own folder
     traces: dict[str, PackedTrace] = field(default_factory=dict)  # by path in the archive
+    policy_files: set[Path] = field(default_factory=set)
     notices: list[str] = field(default_factory=list)
 
     def finished(self) -> Contents:
@@ -73,6 +74,7 @@ def collect(runs: Sequence[Run], policy_dirs: Sequence[Path] = (), *, with_trace
         named.add(folder)
         if folder not in collected.runs:  # it may have warmed the caches of another
             add_run(collected, run)
+    refuse_idle_folders(policy_dirs, list(collected.policy_files))
     return collected
 
 
@@ -138,6 +140,7 @@ def _part(collected: Collected, policy: PolicyClass, parameters: str, *, implied
     name = _UNSAFE.sub("-", policy.file.name)
     file = f"policies/{policy.sha256[:12]}/{name}"
     collected.files[file] = policy.file
+    collected.policy_files.add(policy.file)
     ours = policy.file.resolve().parent == bundled("policies").resolve()
     return Part(policy.name, policy.cls.__name__, file, policy.sha256, parameters, ours, implied)
 
