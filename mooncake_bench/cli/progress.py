@@ -1,8 +1,9 @@
-"""The progress bar of a replay: on stderr, only where a person watches."""
+"""The progress bar of a replay, and how its cluster is doing: on stderr, only where a person watches."""
 
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,9 @@ from mooncake_bench.cli.interrupt import requested
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mooncake_bench.sim.pulse import Pulse
+
+EVERY_S = 0.25  # between two looks
 LABEL_LETTERS = 30  # of a policy's SPEC, which may be a long path
 
 
@@ -27,13 +31,22 @@ class Silent:
         if requested():
             raise KeyboardInterrupt
 
+    @property
+    def wants_pulse(self) -> bool:
+        """Whether it is time to look at the cluster again."""
+        return False
+
+    def beat(self, pulse: Pulse) -> None:
+        """How the cluster is doing."""
+
 
 class Bar(Silent):
-    """A bar of ``rich``; what is said stands in place of its label."""
+    """A bar of ``rich``; what is said stands in place of its label, how the cluster is doing in a line below."""
 
     def __init__(self, bar: Any, label: str, unit: str) -> None:
         self._bar, self._label, self._unit = bar, label[:LABEL_LETTERS], unit
         self._task = bar.add_task(self._label, total=None, rate="")
+        self._looked = 0.0
 
     def __call__(self, done: int, total: int, simulated_ms: float) -> None:
         super().__call__(done, total, simulated_ms)
@@ -45,6 +58,24 @@ class Bar(Silent):
         super().say(text)
         self._bar.update(self._task, description=text or self._label)
 
+    @property
+    def wants_pulse(self) -> bool:
+        return time.monotonic() >= self._looked + EVERY_S
+
+    def beat(self, pulse: Pulse) -> None:
+        self._looked = time.monotonic()
+        self._bar.below = pulse_line(pulse)
+
+
+def pulse_line(pulse: Pulse) -> str:
+    """Simulated time, loads, queue, batch and rejections in one line."""
+    at = round(pulse.simulated_ms / 1000)
+    loads = (("prefill", pulse.prefill_load_ratio), ("decode", pulse.decode_load_ratio))
+    parts = [f"at {at // 3600}:{at // 60 % 60:02}:{at % 60:02}"]
+    parts += [f"{name} load {load:.2f}" for name, load in loads if load is not None]
+    parts += [f"queued {pulse.queued_requests:,}", f"decoding {pulse.decoding_requests:,}"]
+    return ", ".join([*parts, f"rejected {pulse.rejected_requests:,}"])
+
 
 @contextmanager
 def progress_bar(label: str, quiet: bool, unit: str = "requests") -> Iterator[Silent]:
@@ -54,6 +85,7 @@ def progress_bar(label: str, quiet: bool, unit: str = "requests") -> Iterator[Si
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.text import Text
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -62,6 +94,17 @@ def progress_bar(label: str, quiet: bool, unit: str = "requests") -> Iterator[Si
         TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
+
+    class Below(Progress):
+        """A bar with a line below, once there is one."""
+
+        below = ""
+
+        def get_renderables(self) -> Iterator[Any]:
+            yield from super().get_renderables()
+            if self.below:
+                yield Text(self.below, "dim", no_wrap=True, overflow="ellipsis")
+
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Below(*columns, console=console, transient=True) as bar:
         yield Bar(bar, label, unit)

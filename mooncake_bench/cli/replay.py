@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mooncake_bench.results.run import Run
+    from mooncake_bench.sim.cluster import Cluster
     from mooncake_bench.sim.setup import Setup
     from mooncake_bench.trace import Trace
 
@@ -109,13 +110,19 @@ def _replay_all(path: str, trace: Trace, setups: Sequence[Setup], given: dict[st
 def _replay_one(path: str, trace: Trace, setup: Setup, given: dict[str, Any]) -> Run:
     from mooncake_bench.results.run import Run
     from mooncake_bench.sim.costs import live_cost_of, with_mechanics
+    from mooncake_bench.sim.pulse import pulse
     from mooncake_bench.sim.replay import run as simulate
 
     started = time.perf_counter()
     with progress_bar(setup.policy, given["quiet"]) as progress:
         live = live_cost_of(setup, progress.say) if setup.cost == "live" else None
         cost = with_mechanics(live, setup) if live else None
-        done = simulate(trace, setup, progress, given["policy_dir"] or (), cost=cost)
+
+        def look(cluster: Cluster, _now: int) -> None:
+            if progress.wants_pulse:
+                progress.beat(pulse(cluster, setup))
+
+        done = simulate(trace, setup, progress, given["policy_dir"] or (), cost=cost, watch=(None, look))
     _tell(given, [live.summary()] if live else [])
     run = Run.from_replay(done, wall_s=time.perf_counter() - started, name=given["name"], trace_path=path)
     run.save(given["out"] or OUT, run_dir=given["run_dir"])

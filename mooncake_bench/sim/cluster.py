@@ -72,6 +72,7 @@ class Cluster:
         self.events = 0
         self.jobs: list[Job] = []
         self.policy_ns: list[int] = []
+        self.rejected = 0  # requests, so far
         self.occupancy: list[int] = []  # after each arrival: when, slots in use in the pool, different blocks there
         self.routings: list[int] | None = None  # rows in order of admission, if that may not be the order of the trace
         # attempts that came to nothing: request row, when, prefill instance, start of the prefill, what of it was done
@@ -282,6 +283,7 @@ class Cluster:
             return
         job.reject_stage = stage
         job.reject_reason = self.brain.reason_id(reason)
+        self.rejected += 1
         self.end(job, now, status.REJECTED)
         self.brain.tell("rejected", job, now)
 

@@ -116,14 +116,15 @@ def run(
     policy_dirs: Sequence[Path] = (),
     cost: CostModel | None = None,
     flush: int = FLUSH,
-    watch: tuple[float, Callable[[Cluster, int], None]] | None = None,
+    watch: tuple[float | None, Callable[[Cluster, int], None]] | None = None,
     witness: Witness | None = None,
 ) -> Replay:
     """Replay ``trace`` under ``setup``; the trace is not changed.
 
     ``progress(done, total, simulated_ms)`` is called every few hundred arrivals. ``cost`` replaces the setup's cost
     model (tests). What has ended leaves the memory every ``flush`` arrivals; nothing else depends on it.
-    ``watch=(period_ms, look)`` calls ``look(cluster, now_ps)`` every so often, after what happens then;
+    ``watch=(period_ms, look)`` calls ``look(cluster, now_ps)`` every so often, after what happens then, or with a
+    period of None just before each ``progress``;
     ``witness`` looks on while requests are decided. Raises SetupError, TraceError or PolicyError; Ctrl-C ends the
     replay early with ``interrupted`` set.
     """
@@ -138,15 +139,17 @@ def _run(
     policy_dirs: Sequence[Path],
     cost: CostModel | None,
     flush: int,
-    watch: tuple[float, Callable[[Cluster, int], None]] | None,
+    watch: tuple[float | None, Callable[[Cluster, int], None]] | None,
     witness: Witness | None,
 ) -> Replay:
     stage = _set_up(trace, setup, policy_dirs, cost, flush)
     stage.cluster.brain.witness = witness
-    if watch is not None:
-        _watch(stage.cluster, round(watch[0] * PS_PER_MS), watch[1])
+    period_ms, look = watch or (None, None)
+    if period_ms is not None and look is not None:
+        _watch(stage.cluster, round(period_ms * PS_PER_MS), look)
+        look = None
     try:
-        finished = stage.cluster.run(stage.jobs, _reporter(progress, len(stage.trace)))
+        finished = stage.cluster.run(stage.jobs, _reporter(progress, len(stage.trace), stage.cluster, look))
         return _gather(stage, interrupted=not finished)
     except OverflowError:  # a column of 64-bit picoseconds is full
         raise SetupError(
@@ -366,10 +369,21 @@ def _requests(trace: Trace, arrivals_ps: Column, rows: slice, oracle: bool, slos
     ]
 
 
-def _reporter(progress: Callable[[int, int, float], None] | None, total: int) -> Callable[[int, int], None] | None:
+def _reporter(
+    progress: Callable[[int, int, float], None] | None,
+    total: int,
+    cluster: Cluster,
+    look: Callable[[Cluster, int], None] | None,
+) -> Callable[[int, int], None] | None:
     if progress is None:
         return None
-    return lambda done, now: progress(done, total, now / PS_PER_MS)
+
+    def report(done: int, now: int) -> None:
+        if look is not None:
+            look(cluster, now)
+        progress(done, total, now / PS_PER_MS)
+
+    return report
 
 
 def _gather(stage: _Stage, *, interrupted: bool) -> Replay:
