@@ -87,7 +87,7 @@ def test_clusters_without_a_role_have_a_pulse_too(cluster: str) -> None:
 
 def test_the_line_says_when_and_how_loaded() -> None:
     line = pulse_line(Pulse(3_723_400.0, 0.254, None, 1234, 5, 6))
-    assert line == "at 1:02:03, prefill load 0.25, queued 1,234, decoding 5, rejected 6"
+    assert line == "at 1:02:03, load P 0.25, queued 1,234, decoding 5, rejected 6"
 
 
 class Terminal(io.StringIO):
@@ -105,7 +105,7 @@ def test_it_is_shown_on_a_terminal_and_only_there(monkeypatch: pytest.MonkeyPatc
         bar(10, 100, 0.0)
         bar.beat(Pulse(1000.0, 0.5, 0.25, 1, 2, 3))
         assert not bar.wants_pulse  # just looked
-    assert "prefill load 0.50, decode load 0.25" in screen.getvalue()
+    assert "load P 0.50 D 0.25" in screen.getvalue()
     with progress_bar("lru", quiet=True) as silent:
         assert type(silent) is Silent
         assert not silent.wants_pulse
@@ -117,4 +117,4 @@ def test_a_replay_with_a_terminal_looks_and_prints_the_same(monkeypatch: pytest.
     screen, words = Terminal(), ["replay", "conversation-like", "--max-requests", "300", "-o", str(tmp_path)]
     monkeypatch.setattr("sys.stderr", screen)
     assert run_line(words) == 0
-    assert "prefill load" in screen.getvalue()
+    assert "load P" in screen.getvalue()

@@ -70,9 +70,9 @@ class Bar(Silent):
 def pulse_line(pulse: Pulse) -> str:
     """Simulated time, loads, queue, batch and rejections in one line."""
     at = round(pulse.simulated_ms / 1000)
-    loads = (("prefill", pulse.prefill_load_ratio), ("decode", pulse.decode_load_ratio))
+    loads = (("P", pulse.prefill_load_ratio), ("D", pulse.decode_load_ratio))
     parts = [f"at {at // 3600}:{at // 60 % 60:02}:{at % 60:02}"]
-    parts += [f"{name} load {load:.2f}" for name, load in loads if load is not None]
+    parts += ["load " + " ".join(f"{name} {load:.2f}" for name, load in loads if load is not None)]
     parts += [f"queued {pulse.queued_requests:,}", f"decoding {pulse.decoding_requests:,}"]
     return ", ".join([*parts, f"rejected {pulse.rejected_requests:,}"])
 
