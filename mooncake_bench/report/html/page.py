@@ -182,7 +182,7 @@ class _Shown:
 
 def _look(series: Series) -> tuple[Any, ...]:
     """What makes two series one line of the legend."""
-    return series.label, series.run, series.dashed, series.shape
+    return series.label, series.run, series.dashed, "line" if series.shape == "step" else series.shape
 
 
 def _looks(figure: Figure) -> list[tuple[Any, ...]]:

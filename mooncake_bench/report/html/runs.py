@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mooncake_bench.results.compare import Comparison
 
-FIRST = ("outcomes", "ttft-cdf", "tbt-cdf")
+FIRST = ("outcomes", "ttft-cdf", "tbt-cdf", "goodput", "load", "queue", "cache")
 """Kinds of figure in the order in which a reader wants them; others follow by name."""
 
 

@@ -84,7 +84,8 @@
   // ---- what lies under the pointer
 
   const readout = document.getElementById("readout");
-  const number = (value) => value === null ? "–" : Number(value.toPrecision(6)).toLocaleString("en", { maximumSignificantDigits: 6 });
+  const number = (value, digits = 6) =>
+    value === null ? "–" : value.toLocaleString("en", { maximumSignificantDigits: digits });
   const inverse = ({ low, high, start, end, log }, pixel) => {
     const share = (pixel - start) / (end - start);
     return log ? low * (high / low) ** share : low + share * (high - low);
@@ -102,7 +103,9 @@
     made.textContent = text;
     return made;
   };
-  const seriesLines = (panel, at, hidden) => panel.series.filter((each) => each.x.length && !hidden.has(String(each.key))).map((each) => {
+  const near = (panel, { x, shape, key }, at, hidden) => x.length > 0 && !hidden.has(String(key))
+    && (shape !== "marks" || Math.abs(x[nearest({ x }, at)] - at) < (panel.x.high - panel.x.low) / 100);
+  const seriesLines = (panel, at, hidden) => panel.series.filter((each) => near(panel, each, at, hidden)).map((each) => {
     const i = nearest(each, at);
     const where = panel.x.categories || each.shape !== "points" ? "" : ` at ${number(each.x[i])}`;
     const range = each.low && each.low[i] !== null && each.high?.[i] !== null ? ` (${number(each.low[i])} to ${number(each.high[i])})` : "";
@@ -123,7 +126,7 @@
     const hidden = new Set(all('.legend button[aria-pressed="false"]', svg.closest("figure")).map((each) => each.dataset.key));
     const lines = panel.heat ? heatLines(panel, at, top) : seriesLines(panel, at, hidden);
     if (!lines.length) return hide(svg);
-    const head = panel.x.categories ? panel.x.categories[Math.round(at)] : `${panel.x.label}: ${number(at)}`;
+    const head = panel.x.categories ? panel.x.categories[Math.round(at)] : `${panel.x.label}: ${number(at, 4)}`;
     readout.replaceChildren(line(head, true), ...lines);
     readout.hidden = false;
     const [width, height] = [readout.offsetWidth, readout.offsetHeight];
