@@ -1,4 +1,4 @@
-"""Every number of the published oracle files, as exact integers."""
+"""The numbers of the published oracle files, as exact integers: a third of the slow ones in a plain run (thorough.py)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import spread
 
 from mooncake_bench.cache import Point, belady, lru_curve, optimum, simulate, study
 from mooncake_bench.trace import Trace, load
@@ -61,8 +62,9 @@ def check_reasons(point: Point) -> None:
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "lru"])  # lru: by its curve, that by simulate
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_every_policy_at_every_capacity(conversation: Trace, oracle: Numbers, name: str, order: Any) -> None:
-    points = study(conversation, [SPECS[name]], CAPACITIES, touch_order=order, processes=1)
-    for capacity, point in zip(CAPACITIES, points, strict=True):
+    capacities = spread(CAPACITIES, list(SPECS).index(name) + (order == "reverse"))
+    points = study(conversation, [SPECS[name]], capacities, touch_order=order, processes=1)
+    for capacity, point in zip(capacities, points, strict=True):
         assert hits(point) == published(oracle[order][name][key(capacity)]), capacity
         check_reasons(point)
         assert point.misses.first_sight == oracle["unique_blocks"]
@@ -88,7 +90,7 @@ def test_lru_run_block_by_block(conversation: Trace, oracle: Numbers, order: Any
 @pytest.mark.parametrize("bypass", [False, True])
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_belady_at_every_capacity(conversation: Trace, oracle: Numbers, order: Any, bypass: bool) -> None:
-    for capacity in (*CAPACITIES, None):
+    for capacity in spread((*CAPACITIES, None), bypass + 2 * (order == "reverse")):
         point = belady(conversation, capacity, bypass=bypass, touch_order=order)
         assert hits(point) == published(oracle[order]["belady_bypass" if bypass else "belady"][key(capacity)])
         check_reasons(point)
@@ -163,8 +165,9 @@ FIG9_SPECS = {
 def test_figure_9s_capacities_down_to_less_than_one_prompt(figure9: tuple[Trace, Numbers], label: str) -> None:
     trace, expected = figure9
     spec, order = FIG9_SPECS[label]
-    points = study(trace, [spec], FIG9, touch_order=order, processes=1)  # type: ignore[arg-type]
-    for capacity, point in zip(FIG9, points, strict=True):
+    capacities = spread(FIG9, list(FIG9_SPECS).index(label) + (trace.name == "synthetic_trace"))
+    points = study(trace, [spec], capacities, touch_order=order, processes=1)  # type: ignore[arg-type]
+    for capacity, point in zip(capacities, points, strict=True):
         numbers = expected[label][str(capacity)]
         assert hits(point) == published(numbers), capacity
         assert label != "opt_batch" or point.prefix_blocks_over_full_blocks == numbers["prefix_over_full"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def rooms_used(tree: ast.AST) -> set[str]:
     return {part[1] if len(part) > 1 and part[1] in RANK else "__init__" for part in parts}
 
 
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from thorough import spread
 
 from mooncake_bench.plugins import build
 
@@ -66,8 +67,12 @@ def hits(eviction: Eviction, capacity: int, prompts: list[list[int]]) -> tuple[i
 
 @pytest.mark.parametrize(
     ("policy", "capacity"),
-    [(policy, capacity) for policy in SPECS for capacity in (1000, 10000, 100000)]
-    + [("lru", 5859), ("lru", 30000), ("lru", 50000), ("lru", 97656)],
+    [
+        (policy, capacity)
+        for row, policy in enumerate(SPECS)
+        for capacity in spread((1000, 10000, 30000, 100000), row, 2)
+    ]
+    + [("lru", capacity) for capacity in spread((5859, 50000, 97656), 0)],
 )
 def test_hits_of_the_conversation_trace_equal_the_oracle(
     policy: str, capacity: int, prompts: list[list[int]], oracle: dict[str, dict[str, dict[str, int]]]

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from instant import Hits, policy, serve
+from thorough import THOROUGH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 CAPACITIES = (1000, 5859, 10_000, 30_000, 50_000, 100_000)
@@ -48,6 +50,14 @@ def conversation(shared: Path) -> Conversation:
     )
 
 
+def sizes(specs: Iterable[str]) -> list[tuple[str, int]]:
+    """Each policy with two of three capacities in turn; with all in a long run."""
+    three = (1000, 5859, 30_000)
+    return [
+        (spec, size) for row, spec in enumerate(specs) for at, size in enumerate(three) if THOROUGH or row % 3 != at
+    ]
+
+
 _served: dict[tuple[str, int], Hits] = {}
 
 
@@ -58,8 +68,7 @@ def served(spec: str, capacity: int, conversation: Conversation) -> Hits:
     return _served[spec, capacity]
 
 
-@pytest.mark.parametrize("capacity", [1000, 5859, 30_000])
-@pytest.mark.parametrize("spec", NOTED)
+@pytest.mark.parametrize(("spec", "capacity"), sizes(NOTED))
 def test_ratio_of_contiguous_hits_is_the_one_noted(spec: str, capacity: int, conversation: Conversation) -> None:
     hits = served(spec, capacity, conversation)
     ratio = sum(hits.prefix) / len(hits.blocks)
@@ -109,8 +118,7 @@ def libcachesim() -> Any:
     return pytest.importorskip("libcachesim", reason="libcachesim, an outside program (GPL), is not installed")
 
 
-@pytest.mark.parametrize("capacity", [1000, 5859, 30_000])
-@pytest.mark.parametrize("spec", SIMULATED)
+@pytest.mark.parametrize(("spec", "capacity"), sizes(SIMULATED))
 def test_hits_are_those_of_libcachesim(spec: str, capacity: int, conversation: Conversation, libcachesim: Any) -> None:
     parameters = {"move_to_main_threshold": 1} if "promote=1" in spec else {}
     blocks = list(chain.from_iterable(conversation.prompts))

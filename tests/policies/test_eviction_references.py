@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instant import policy, serve
 from slow_evictions import LRUK, S3FIFO, SLOW, ExactCounts
+from thorough import many
 
 references = st.one_of(
     st.lists(st.integers(0, 12), max_size=250),
@@ -32,7 +33,7 @@ def made(spec: str, capacity: int) -> Any:
 
 @pytest.mark.parametrize("spec", SLOW)
 @given(blocks=references, capacity=st.integers(1, 24))
-@settings(max_examples=150)
+@settings(max_examples=many(50, 500))
 def test_hits_are_those_of_the_paper(spec: str, blocks: list[int], capacity: int) -> None:
     slow = SLOW[spec](capacity)
     expected = [slow.access(block) for block in blocks]
@@ -42,7 +43,7 @@ def test_hits_are_those_of_the_paper(spec: str, blocks: list[int], capacity: int
 
 @pytest.mark.parametrize("spec", [spec for spec in SLOW if spec not in ("w-tinylfu", "lru-k")])
 @given(lengths=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=60), capacity=st.integers(1, 24))
-@settings(max_examples=100)
+@settings(max_examples=many(40, 400))
 @pytest.mark.parametrize("reverse", [False, True])
 def test_hits_of_prompts_are_those_of_their_blocks_one_by_one(
     spec: str, reverse: bool, lengths: list[tuple[int, int]], capacity: int
@@ -54,7 +55,7 @@ def test_hits_of_prompts_are_those_of_their_blocks_one_by_one(
 
 
 @given(blocks=references, capacity=st.integers(1, 24), k=st.integers(1, 4), retained_s=st.sampled_from((0, 7, 10**6)))
-@settings(max_examples=150)
+@settings(max_examples=many(50, 500))
 def test_lru_k_remembers_the_uses_of_blocks_that_left_for_a_while(
     blocks: list[int], capacity: int, k: int, retained_s: int
 ) -> None:
