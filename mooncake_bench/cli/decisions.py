@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = [
     "request_id", "arrival_ms", "input_tokens", "status", "reject_stage", "reject_reason", "prefill_instance",
-    "decode_instance", "hit_tokens", "fetched_tokens", "ttft_ms", "predicted_ttft_ms",
+    "decode_instance", "hit_tokens", "fetched_tokens", "ttft_ms", "predicted_ttft_ms", "inlined",
 ]  # fmt: skip
 
 
@@ -26,6 +26,8 @@ def _route(row: dict[str, Any]) -> str:
         return "not routed"
     fetched = f", {row['fetched_tokens']} of them fetched" if row["fetched_tokens"] else ""
     hits = f"{row['hit_tokens'] or 0} of {row['input_tokens']} tokens hit{fetched}"
+    if row["inlined"]:
+        return f"prefill inlined into decode {row['decode_instance']} ({hits})"
     return f"prefill {row['prefill_instance']} ({hits}), decode {row['decode_instance']}"
 
 

@@ -123,6 +123,9 @@ def work() -> Iterable[Metric]:
     yield Metric("fetched_tokens", "tokens", "none", PREFILLED, "prompt tokens copied from another instance", function)
     function = partial(_whole_total, "loaded_tokens")
     yield Metric("loaded_tokens", "tokens", "none", PREFILLED, "prompt tokens loaded from an SSD", function)
+    definition = "prompts computed in a step of their decode instance (decode.inline)"
+    function = partial(_whole_total, "inlined")
+    yield Metric("inlined_requests", "requests", "none", PREFILLED, definition, function)
     function = partial(_whole_total, "preemptions")
     yield Metric("preemptions", "times", "lower", OFFERED, "swapped out of a decode batch for lack of VRAM", function)
 
