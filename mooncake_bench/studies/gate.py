@@ -32,6 +32,11 @@ class Prepared(NamedTuple):
     trace: Trace
     setup: Setup
 
+    @property
+    def key(self) -> tuple[str, Setup]:
+        """What a replay depends on; the code is the same, for it has been checked."""
+        return self.trace.sha256, self.setup
+
 
 # ---- replaying
 
@@ -43,16 +48,14 @@ def with_jitter(sides: Sequence[Side], count: int, policy_dirs: Sequence[Path] =
     that is no longer what it was, or whose durations are measured.
     """
     wanted = [None if _stored(side, count) else prepare(side, policy_dirs) for side in sides]
-    again = [each for each in wanted if each is not None]
-    work = [(each.trace, each.setup, seed, tuple(policy_dirs)) for each in again for seed in range(count)]
-    found = iter(replays.spread(_one, work))
-    done = []
-    for side, each in zip(sides, wanted, strict=True):
-        if each is None:
-            done.append(_shortened(side, count))
-        else:
-            done.append(replace(side, jittered=_gathered([next(found) for _ in range(count)])))
-    return done
+    again = {each.key: each for each in wanted if each is not None}  # the same on both sides is replayed once
+    work = [(each.trace, each.setup, seed, tuple(policy_dirs)) for each in again.values() for seed in range(count)]
+    found = replays.spread(_one, work) if work else []
+    by_key = {key: _gathered(found[i * count : (i + 1) * count]) for i, key in enumerate(again)}
+    return [
+        _shortened(side, count) if each is None else replace(side, jittered=by_key[each.key])
+        for side, each in zip(sides, wanted, strict=True)
+    ]
 
 
 def _stored(side: Side, count: int) -> bool:
