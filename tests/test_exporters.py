@@ -121,3 +121,11 @@ def test_the_command_writes_a_stored_run(tmp_path: Path, capsys: Any) -> None:
 def test_what_cannot_be_exported_is_refused(words: str, told: str, capsys: Any) -> None:
     assert run_line(["export", *words.split()]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_aiperf_itself_reads_the_summary() -> None:
+    reason = "aiperf is not installed: pip install aiperf (it brings a hundred packages, so nothing here asks for it)"
+    models = pytest.importorskip("aiperf.common.models.export_models", reason=reason)
+    read = models.JsonExportData.model_validate(exported("aiperf-json"))
+    assert read.time_to_first_token.count == 3
+    assert not read.model_extra  # it knows every key
