@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FIRST = ("outcomes", "ttft-cdf", "tbt-cdf", "goodput", "load", "queue", "cache")
 """Kinds of figure in the order in which a reader wants them; others follow by name."""
+TITLE_LETTERS = 80
 
 
 def of_runs(comparison: Comparison, title: str | None = None) -> Page:
@@ -46,11 +47,11 @@ FOLDED = (facts.setup, facts.traces, facts.costs, facts.sources, facts.origins)
 
 
 def usual_title(comparison: Comparison) -> str:
-    """Which policies, on which trace."""
+    """Which policies, or how many where that is long, on which trace."""
     labels = list(dict.fromkeys(run.label for run in comparison.runs))
     shown = ", ".join(labels[:-1]) + " and " + labels[-1] if len(labels) > 1 else labels[0]
-    names = dict.fromkeys(str(run.manifest["trace"]["name"]) for run in comparison.runs)
-    return f"{shown} on {', '.join(names)}"
+    names = ", ".join(dict.fromkeys(str(run.manifest["trace"]["name"]) for run in comparison.runs))
+    return f"{shown if len(shown) <= TITLE_LETTERS else counted(len(comparison.runs), 'run')} on {names}"
 
 
 def illustrations(comparison: Comparison) -> Iterator[Illustration]:
