@@ -131,6 +131,12 @@ def test_it_says_what_was_replayed_with_what_differs_first(stored: Path, shown: 
     assert str(stored) not in "".join(shown.words)  # folders are private
 
 
+def test_a_title_names_a_few_policies_and_counts_many() -> None:
+    assert "<title>tiny on tiny</title>" in page(tiny_run())
+    many = [tiny_run(policy_label=f"a policy of a long name {i}") for i in range(9)]
+    assert "<title>9 runs on tiny</title>" in page(*many)
+
+
 def test_settings_that_differ_are_listed_with_their_values() -> None:
     a, b = tiny_run(), tiny_run()
     b.manifest["setup"] = {**b.manifest["setup"], "speedup": 2.5, "slo.ttft_ms": 1500.0}
@@ -364,6 +370,16 @@ def test_wrong_use_is_one_line_and_writes_nothing(words: tuple[str, ...], tool: 
     assert FAULTS[words] in done.err
     assert done.err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+def test_the_program_in_the_documentation_reads_a_page(
+    stored: Path, tool: Tool, capsys: pytest.CaptureFixture[str], requests: list[dict[str, Any]]
+) -> None:
+    Path("report.html").write_bytes((stored / "page.html").read_bytes())
+    text = (Path(__file__).parent.parent / "docs/report.md").read_text(encoding="utf-8")
+    exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], {})
+    counts = [int((columns["status"] == "completed").sum()) for columns in requests]
+    assert re.findall(r"'completed': (\d+)", capsys.readouterr().out) == [str(count) for count in counts]
 
 
 def test_without_jinja2_one_line_says_how_to_get_it(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
