@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import tarfile
 import zipfile
@@ -280,3 +282,19 @@ def test_a_column_that_came_later_does_not_count() -> None:
     hashes = stored.manifest["content_sha256"] | {"requests": content_sha256(older)}
     was = Run(stored.manifest | {"content_sha256": hashes}, stored._tables)
     assert compared("runs/1", was, tiny_run(), columns, ()).verdict == IDENTICAL
+
+
+def test_the_page_on_artifacts_works_as_printed(tool: Tool, update_golden: bool) -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "artifact.md"
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"^mooncake-bench (.+)$", text.split("```sh\n")[1].split("```")[0], re.MULTILINE):
+        found = tool(*shlex.split(line))
+        assert found.code == 0, found.err
+    shown = re.search(
+        r"<!-- output of: mooncake-bench artifact verify paper.tar.gz -->\n```text\n(.*?)```\n", text, re.S
+    )
+    assert shown is not None
+    if update_golden:
+        page.write_text(text.replace(shown[1], found.out), encoding="utf-8")
+    else:
+        assert shown[1] == found.out

@@ -8,10 +8,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from fault_tools import Tool
 
+from mooncake_bench import open_run
 from mooncake_bench.cli.app import run
+from mooncake_bench.errors import NothingToConclude
+from mooncake_bench.results.explain import explain
+from mooncake_bench.results.run import Run
 
 BLOCK = 512
 # Every policy here writes what it saw of one request into a file: a reference that owes nothing to explain.
@@ -252,3 +257,22 @@ def test_the_replay_stops_at_the_decision(told: Tool) -> None:
     assert told("explain", "exact", "24").code == 0
     lines = Path("seen.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)[0] for line in lines] == list(range(25))
+
+
+def test_a_request_that_never_came_or_that_nobody_could_decide_on_is_nothing_to_conclude(told: Tool) -> None:
+    folder = next(path.parent for path in Path("results").glob("*/run.json") if '"name": "exact"' in path.read_text())
+    whole = open_run(folder)
+    columns = {"status": ["unfinished"] * 60, "prefill_instance": [None] * 60}
+    table = whole.requests
+    for name, values in columns.items():
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+    cut = Run(whole.manifest | {"status": "interrupted"}, whole._tables | {"requests": table}, folder)
+    with pytest.raises(NothingToConclude, match="interrupted before it came"):
+        explain(cut, "59")
+    # both instances that prefill are gone when the last requests come: they fail, and no policy is asked
+    gone = ["--event", "8s:fail:prefill:0", "--event", "8s:fail:prefill:1"]
+    told("replay", "t.jsonl", "-p", "random", "--cluster", "2P+1D", *gone, "--name", "gone", "-q")
+    found = told("explain", "gone", "59")
+    assert (found.code, found.out) == (3, "")
+    assert "no policy decided on it, for it failed" in found.err

@@ -31,7 +31,12 @@ EXAMPLES = (
 )
 DIFFERS = 1
 _quiet = option(
-    "quiet", bool, ("-q", "--quiet"), "No progress or notices on stderr [default: off]", False, panel="Output"
+    "quiet",
+    bool,
+    ("-q", "--quiet"),
+    "No progress or path on stderr; that code of an archive is run is always said [default: off]",
+    False,
+    panel="Output",
 )
 
 

@@ -133,6 +133,8 @@ def explain(
     row = row_of(run, request_id)
     happened = run.requests.slice(row, 1).to_pylist()[0]
     wanted = _attempt(attempt, happened)
+    if run.interrupted and happened["prefill_instance"] is None and happened["status"] == "unfinished" and wanted == 1:
+        raise NothingToConclude(f"request {request_id!r}: the run was interrupted before it came")
     repeat = repeat_of(run, policy_dirs, trace_path)
     refuse_idle_folders(policy_dirs, repeat.policy_files)
     witness = _Witness(row, wanted)
@@ -144,7 +146,8 @@ def explain(
         if replay.interrupted:
             raise KeyboardInterrupt
     if witness.decision is None:
-        raise NothingToConclude(f"request {request_id!r}: {_undecided(happened)}")
+        fate = f"{happened['status']} ({happened['reject_reason']})"
+        raise NothingToConclude(f"request {request_id!r}: no policy decided on it, for it {fate}")
     if wanted == happened["attempts"]:
         _check_alike(run, repeat.setup, witness.decision, happened)
     manifest = run.manifest
@@ -179,12 +182,6 @@ def _attempt(given: int | None, happened: dict[str, Any]) -> int:
             f"give a number from 1 to {attempts}"
         )
     return given or attempts
-
-
-def _undecided(happened: dict[str, Any]) -> str:
-    if happened["status"] == "unfinished":
-        return "the run was interrupted before it arrived"
-    return f"no policy decided on it: it {happened['status']} ({happened['reject_reason']})"
 
 
 def _check_alike(run: Run, setup: Setup, decision: Decision, happened: dict[str, Any]) -> None:

@@ -72,7 +72,9 @@ def verified_report(outcomes: Sequence[Outcome]) -> Report:
     sheets = [Sheet("Replayed against what was stored", headers, tuple(rows), notes)]
     sheets += [_different(each) for each in outcomes if each.columns and each.verdict not in (IDENTICAL, WITHIN)]
     notices = [f"{_name(each.folder)}: {text}" for each in outcomes for text in _words(each)]
-    return Report((), tuple(sheets), tuple(notices))
+    verdicts = [each.verdict for each in outcomes]
+    counts = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
+    return Report((f"{counted(len(outcomes), 'run')}: {counts}",), tuple(sheets), tuple(notices))
 
 
 def _name(folder: str) -> str:
