@@ -168,6 +168,8 @@ def test_other_settings_and_costs_are_told_of(tool: Tool, runs: Path) -> None:
         (["1", "--suggest", "--junit", "x.xml"], "--junit: no effect with --suggest"),
         (["1", "--write-baseline", "b.json", "--format", "json"], "--format: no effect with --write-baseline"),
         (["1", "99", *P99], "no run 99"),
+        (["1", "baseline.json", *P99], "NEW is 'baseline.json', a file; expected runs"),
+        ([".", "1", *P99], "is no run folder"),
         (["1", "3", *P99, "--junit", "nosuch/x.xml"], "there is no folder 'nosuch'"),
         (["1", "3", *P99, "--summary", "."], "is a folder"),
         (["1", "3", *P99, "--github-benchmark", "nosuch"], "there is no such folder"),
@@ -405,6 +407,13 @@ def test_what_does_not_fit_benchmarks_is_refused(tool: Tool, more: list[str], sa
     done = tool("gate", benchmark_file("old.json", a=FAST), benchmark_file("new.json", a=FAST), *more)
     assert done.code == 2
     assert said in done.err
+
+
+def test_benchmarks_and_runs_do_not_mix(tool: Tool, runs: Path) -> None:
+    file = benchmark_file("new.json", a=FAST)
+    assert "expected two files of pytest-benchmark" in tool("gate", "1", file, "--fail-if", "mean:5%").err
+    assert "NEW is 'nosuch.json'" in tool("gate", "1", "nosuch.json", *P99).err
+    assert "is no baseline" in tool("gate", file, "1", *P99).err
 
 
 def test_a_benchmark_that_is_gone_fails(tool: Tool) -> None:

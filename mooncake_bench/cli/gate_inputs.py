@@ -29,6 +29,9 @@ def outcome_of(given: Mapping[str, Any]) -> tuple[Outcome, list[Run]]:
     files = [Path(name) for name in given["runs"]]
     if bench.is_benchmark(files[1]) or (bench.is_benchmark(files[0]) and files[1].suffix == ".json"):
         return _of_benchmarks(files, given), []
+    file = next((name for name in new if Path(name).suffix == ".json" and not Path(name).is_dir()), None)
+    if file is not None:
+        raise SetupError(f"gate: NEW is {file!r}, a file; expected runs, or files of pytest-benchmark on both sides")
     rules, notices = rules_of_runs(given)
     runs = open_runs(new, *([given["out"]] if given["out"] else []))
     sides = sides_of(runs)
@@ -102,8 +105,8 @@ def _jittered_rows(rows: Sequence[Matched], given: Mapping[str, Any]) -> list[Ma
 
 
 def _of_benchmarks(files: Sequence[Path], given: Mapping[str, Any]) -> Outcome:
-    if len(files) > 2:
-        raise SetupError("gate: expected two files of pytest-benchmark, BASE and NEW")
+    if len(files) > 2 or files[0].suffix != ".json":
+        raise SetupError("gate: expected two files of pytest-benchmark, BASE and NEW, and nothing else")
     for name in ("jitter", "only", "github_benchmark"):
         if given[name]:
             raise SetupError(f"--{name.replace('_', '-')}: no effect on files of pytest-benchmark; drop it")
