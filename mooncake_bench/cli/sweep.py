@@ -42,8 +42,7 @@ def _quiet_option() -> Any:
     return _output("quiet", bool, ("-q", "--quiet"), "No progress, notices or paths on stderr [default: off]", False)
 
 
-RUN_PARAMETERS = [
-    *plan_parameters(),
+_SWEEP_PARAMETERS = [
     _sweep(
         "vary",
         list[str] | None,
@@ -60,13 +59,6 @@ RUN_PARAMETERS = [
         "Take the values of all --vary side by side, first with first, instead of all combinations [default: off]",
         False,
     ),
-    source_option(
-        "sweep",
-        Path | None,
-        ("--sweep",),
-        "TOML file with a table [vary], and settings as --config has them [default: none]",
-        metavar="FILE",
-    ),
     _sweep("workers", int | None, ("--workers",), "Processes that replay at once [default: one a core]", metavar="N"),
     _sweep("shard", str | None, ("--shard",), "Replay the I-th of N equal parts only [default: all]", metavar="I/N"),
     _sweep(
@@ -77,8 +69,23 @@ RUN_PARAMETERS = [
         "[default: processes of this machine]",
         metavar="ADDRESS",
     ),
-    _sweep("retry_failed", bool, ("--retry-failed",), "Replay failed points of an earlier try again [default: off]",
-           False),
+    _sweep(
+        "retry_failed", bool, ("--retry-failed",), "Replay failed points of an earlier try again [default: off]", False
+    ),
+]
+
+_TRACE, *_PLAN = plan_parameters()
+RUN_PARAMETERS = [
+    _TRACE,
+    *_SWEEP_PARAMETERS,
+    *_PLAN,
+    source_option(
+        "sweep",
+        Path | None,
+        ("--sweep",),
+        "TOML file with a table [vary], and settings as --config has them [default: none]",
+        metavar="FILE",
+    ),
     _output(
         "out",
         Path | None,

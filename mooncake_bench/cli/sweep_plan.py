@@ -69,7 +69,10 @@ def prepare(given: Mapping[str, Any]) -> Prepared:
     keys = [axis.key for axis in axes if axis.key != POLICY]
     sources = {path: digest for policy in (*policies, *checker.policies.values()) for path, digest in
                policy.sources.items()}  # fmt: skip
-    manifest = describe(points, keys, checker.traces.values(), sources, keep_runs=given["keep_runs"])
+    oracles = dict.fromkeys(point.label for point in points if checker.policies[point.setup.policy].oracle)
+    manifest = describe(
+        points, keys, checker.traces.values(), sources, oracles=[*oracles], keep_runs=given["keep_runs"]
+    )  # fmt: skip
     trace = next(iter(checker.traces.values()))
     name = given["name"] or file.name or f"{trace.name}-{definition_sha256(manifest)[:DIGEST]}"
     notices = [*([plan.notice] if plan.notice else []), *trace.notices, *checker.notices]

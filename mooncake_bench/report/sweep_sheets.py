@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.report.markup import csv_text
 from mooncake_bench.report.sheets import Report, Sheet
+from mooncake_bench.results.headline import cost_line
 from mooncake_bench.results.sweep import DONE, SAMPLES
 from mooncake_bench.results.words import DASH, counted, duration, integer, ms, share, significant
 from mooncake_bench.sim.setup import Setup
@@ -64,6 +65,7 @@ def head(sweep: Sweep) -> Iterator[str]:
     common = {key: value for key, value in sweep.manifest["setup"].items() if value != usual.get(key)}
     if common:
         yield "at every point: " + ", ".join(f"{key} {_setting(key, value)}" for key, value in common.items())
+    yield from (f"cost {cost_line(cost)}" for cost in sweep.manifest["costs"])
     shard = sweep.manifest["shard"]
     part = f", shard {shard[0]}/{shard[1]}" if shard else ""
     varied = ", ".join(HEADERS.get(key, key) for key in sweep.varied) or "nothing"
@@ -73,7 +75,11 @@ def head(sweep: Sweep) -> Iterator[str]:
 
 
 def notices(sweep: Sweep) -> Iterator[str]:
-    """Failures by reason, and that points are left."""
+    """Failures by reason, that points are left, and what a person should know before believing the numbers."""
+    for label in sweep.manifest["oracles"]:
+        yield f"{label}: an oracle, it sees the output lengths; no real scheduler could decide so"
+    for points in _alike(sweep):
+        yield f"points {_listed(points)} are the same run: what differs between their settings had no effect"
     for why, points in _faults(sweep).items():
         yield f"{'point' if len(points) == 1 else 'points'} {_listed(points)} failed: {why}"
     if sweep.left:
@@ -144,6 +150,14 @@ def _faults(sweep: Sweep) -> dict[str, list[int]]:
     for row in _pairs(sweep):
         found.setdefault(row["error"], []).append(row["point"])
     return found
+
+
+def _alike(sweep: Sweep) -> list[list[int]]:
+    """Points of which every table is the same, in groups."""
+    found: dict[str, list[int]] = {}
+    for point, content in zip(sweep.column("point"), sweep.column("content_sha256"), strict=True):
+        found.setdefault(content, []).append(point)
+    return [points for points in found.values() if len(points) > 1]
 
 
 def _listed(points: Sequence[int]) -> str:

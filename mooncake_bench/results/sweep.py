@@ -143,10 +143,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ResultError(
             f"{str(path)!r} has format {version}, and this version reads up to {FORMAT_VERSION}: update mooncake-bench"
         )
-    missing = [key for key in ("name", "points", "varied", "types", "metrics", "shard") if key not in manifest]
+    missing = [key for key in _NEEDED if key not in manifest]
     if missing:
         raise ResultError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}")
     return manifest
+
+
+_NEEDED = ("name", "shard", "points", "varied", "types", "metrics", "traces", "setup", "costs", "oracles")
 
 
 def schema_of(manifest: Mapping[str, Any]) -> pa.Schema:

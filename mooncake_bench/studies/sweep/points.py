@@ -63,10 +63,12 @@ def describe(
     traces: Iterable[Trace],
     sources: Mapping[str, str],
     *,
-    keep_runs: bool,
+    oracles: Sequence[str] = (),
+    keep_runs: bool = False,
 ) -> dict[str, Any]:
-    """The manifest, still without a name and a shard. ``sources`` are the policies' files and their SHA-256.
+    """The manifest, still without a name and a shard.
 
+    ``sources`` are the policies' files and their SHA-256, ``oracles`` the labels of policies that see output lengths.
     Raises SetupError for two points that are the same.
     """
     _check_columns(keys)
@@ -80,6 +82,7 @@ def describe(
         "traces": [{"name": trace.name, "sha256": trace.sha256, "requests": len(trace)} for trace in traces],
         "setup": _shared(points, keys),
         "sources": _sources(sources),
+        "oracles": list(oracles),
         "costs": _costs(points),
         "keep_runs": keep_runs,
         "varied": list(keys),
@@ -122,11 +125,12 @@ def _type_of(key: str, values: Sequence[Any]) -> str:
     return "float" if kinds == {"int", "float"} else kinds.pop() if len(kinds) == 1 else "str"
 
 
-def _costs(points: Sequence[Point]) -> list[str]:
-    """Every cost model with its version, which follows its presets' numbers; what kernels take is not known yet."""
+def _costs(points: Sequence[Point]) -> list[dict[str, str]]:
+    """Every cost model with its version and its error in short; what kernels take is not known yet."""
     setups = {(s.cluster, s.node, s.model, s.engine): s for s in (p.setup for p in points) if s.cost != "live"}
-    costs = (cost_of(setup) for setup in setups.values())
-    return sorted({f"{cost.name} {cost.version}" for cost in costs})
+    costs = [cost_of(setup) for setup in setups.values()]
+    listed = [{"name": cost.name, "version": cost.version, "error": cost.error_short} for cost in costs]
+    return [cost for i, cost in enumerate(listed) if cost not in listed[:i]]
 
 
 def _sources(sources: Mapping[str, str]) -> dict[str, str]:
