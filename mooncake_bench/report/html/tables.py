@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[<>+]?(-?)[−]?(\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?(TB|GB|MB|kB|B)\b)?")
 _BYTES = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+LONGEST_NUMBER = 32  # letters of a cell, an interval among them
 _BIT = 1e-9  # what < and > move a number by: ">99.9 %" comes after "99.9 %"
 
 
@@ -51,13 +52,19 @@ def tables(sheets: Iterable[Sheet], *, words: bool = False) -> list[Table]:
     made: list[Table] = []
     for sheet in sheets:
         name = file_name(sheet.title, [each.name for each in made])
-        kinds = tuple([True] * len(sheet.headers) if words else text_columns(sheet))
+        kinds = tuple([True] * len(sheet.headers) if words else _words_in(sheet))
         rows = tuple(
             tuple(Cell(text, None if kind else sort_number(text)) for text, kind in zip(row, kinds, strict=True))
             for row in sheet.rows
         )
-        made.append(Table(name, sheet, kinds, rows, definitions(sheet)))
+        made.append(Table(name, sheet, kinds, rows, _definitions(sheet)))
     return made
+
+
+def _words_in(sheet: Sheet) -> list[bool]:
+    """Which columns hold words: also those with a cell that begins as a number, and goes on as a sentence."""
+    long = [any(len(row[i]) > LONGEST_NUMBER for row in sheet.rows) for i in range(len(sheet.headers))]
+    return [plain or sentence for plain, sentence in zip(text_columns(sheet), long, strict=True)]
 
 
 def file_name(title: str, taken: Sequence[str]) -> str:
@@ -75,12 +82,12 @@ def sort_number(text: str) -> float | None:
     return value + {"<": -_BIT, ">": _BIT}.get(text[0], 0)
 
 
-def definitions(sheet: Sheet) -> tuple[Definition, ...]:
+def _definitions(sheet: Sheet) -> tuple[Definition, ...]:
     """What the columns of one of the usual sheets mean; none for another."""
     for title, columns, _ in SHEETS:
         if title == sheet.title:
             found = (
-                Definition(column.header, column.metric, _words(column.metric))
+                Definition(column.header, column.metric, _meaning(column.metric))
                 for column in columns
                 if not column.ratio and not column.samples
             )
@@ -88,7 +95,7 @@ def definitions(sheet: Sheet) -> tuple[Definition, ...]:
     return ()
 
 
-def _words(name: str) -> str:
+def _meaning(name: str) -> str:
     metric = BY_NAME[name]
     unit = f"; {metric.unit}" if metric.unit else ""
     return f"{metric.definition} ({metric.population}{unit})"
