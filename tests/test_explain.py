@@ -276,3 +276,11 @@ def test_a_request_that_never_came_or_that_nobody_could_decide_on_is_nothing_to_
     found = told("explain", "gone", "59")
     assert (found.code, found.out) == (3, "")
     assert "no policy decided on it, for it failed" in found.err
+
+
+def test_the_page_works_as_printed(tool: Tool) -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "explain.md"
+    for line in page.read_text(encoding="utf-8").split("```sh\n")[1].split("```")[0].splitlines():
+        found = tool(*line.split()[1:])
+        assert found.code == 0, found.err
+    assert "What then happened" in found.out

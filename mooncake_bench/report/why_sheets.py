@@ -72,17 +72,20 @@ def _sets(found: Sequence[Why], reference: str) -> Sheet:
 
 
 def _requests(each: Why, reference: str) -> Sheet:
-    headers = ("request", "TTFT", "of all", "queue", "fetch", "prefill", "P then", "P now", "hit then", "hit now")
-    rows = tuple(_request(moved) for moved in each.requests)
+    fetched = any(moved.parts_ms["fetch"] for moved in each.requests)
+    changes = ("fetch", "prefill") if fetched else ("prefill",)
+    both = tuple(f"{what} {when}" for what in ("Q", "P", "hit") for when in ("then", "now"))
+    rows = tuple(_request(moved, changes) for moved in each.requests)
     note = (
-        f"changes in ms; of all: share of the summed change; P, hit: prefill instance and hit tokens under {reference} "
-        "and now"
+        f"TTFT, {', '.join(changes)}: changes in ms; of all: share of the summed change; Q, P, hit: queue in ms, "
+        f"prefill instance and hit tokens, under {reference} and now"
     )
-    return Sheet(f"{each.label}: the requests that made most of it", headers, rows, (note,))
+    title = f"{each.label}: the requests that made most of it"
+    return Sheet(title, ("request", "TTFT", "of all", *changes, *both), rows, (note,))
 
 
-def _request(moved: Moved) -> tuple[str, ...]:
-    changes = (signed(moved.parts_ms[part]) for part in ("queue", "fetch", "prefill"))
-    instances, hits = map(str, moved.prefill_instance), map(integer, moved.hit_tokens)
+def _request(moved: Moved, changes: tuple[str, ...]) -> tuple[str, ...]:
     of_all = DASH if moved.share is None else f"{100 * moved.share:.1f} %"
-    return (moved.request_id, signed(moved.change_ms), of_all, *changes, *instances, *hits)
+    parts = (signed(moved.parts_ms[part]) for part in changes)
+    queues, instances, hits = map(ms, moved.queue_ms), map(str, moved.prefill_instance), map(integer, moved.hit_tokens)
+    return (moved.request_id, signed(moved.change_ms), of_all, *parts, *queues, *instances, *hits)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.errors import BenchError, ResultError, SetupError
 
@@ -65,12 +66,13 @@ def check_version(run: Run, where: str) -> None:
 def trace_of(run: Run, setup: Setup, where: str, path: str | None = None) -> Trace:
     """The trace that a run replayed, as read. Raises ResultError where there is none, or it is another one now."""
     from mooncake_bench.sim.replay import as_replayed
-    from mooncake_bench.trace import load
+    from mooncake_bench.trace.loading import find
 
     stored = run.manifest["trace"]
     path = path or str(stored["path"])
     try:
-        trace = load(path, **setup.reading)
+        stat = (file := find(path)).stat()
+        trace = _load(path, str(file.resolve()), stat.st_mtime_ns, stat.st_size, tuple(setup.reading.items()))
         found = as_replayed(trace.select(setup.max_requests, setup.start_ms, setup.end_ms), setup).sha256
     except BenchError as error:
         raise ResultError(f"{where}: its trace cannot be read again: {error}") from None
@@ -80,6 +82,14 @@ def trace_of(run: Run, setup: Setup, where: str, path: str | None = None) -> Tra
             f"{stored['sha256'][:12]}; restore it, or name the right file"
         )
     return trace
+
+
+@lru_cache(maxsize=2)
+def _load(path: str, file: str, mtime_ns: int, size: int, reading: tuple[tuple[str, Any], ...]) -> Trace:
+    """A trace, read once for the runs of a paper: they mostly replay the same."""
+    from mooncake_bench.trace import load
+
+    return load(path, **dict(reading))
 
 
 def check_policies(run: Run, setup: Setup, where: str, policy_dirs: Sequence[Path] = ()) -> tuple[Path, ...]:
