@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.report import plots
@@ -53,7 +54,7 @@ def write(
     """Draw into a .png, .svg or .pdf file, whole or not at all. Raises SetupError as :func:`plots.save` does."""
     with plots.style():
         return plots.save(draw(figure, width_in, height_in), path, force=force, flag=flag,
-                          title=figure.title, note=figure.note)  # fmt: skip
+                          title=figure.title, note=figure.empty or figure.note)  # fmt: skip
 
 
 def draw(figure: Figure, width_in: float = plots.WIDTH_IN, height_in: float | None = None) -> Any:
@@ -100,8 +101,9 @@ def _panel_height(panel: Panel, rows: int) -> float:
 def _legend_columns(labels: Sequence[str], letters: float) -> int:
     """The most columns in which the labels fit; Matplotlib fills them one after the other."""
     for most in range(len(labels), 1, -1):
-        lines = -(-len(labels) // most)
-        columns = [labels[at : at + lines] for at in range(0, len(labels), lines)]
+        each, more = divmod(len(labels), most)  # the first columns have one more
+        ends = [(place + 1) * each + min(place + 1, more) for place in range(most)]
+        columns = [labels[start:end] for start, end in pairwise([0, *ends])]
         if sum(max(map(len, column)) + HANDLE_LETTERS for column in columns) <= letters:
             return most
     return 1

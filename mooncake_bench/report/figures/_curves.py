@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mooncake_bench.report.figure import Axis, Figure, Guide, Panel, Series
+from mooncake_bench.results.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,13 +50,14 @@ def axis(label: str, values: Sequence[Floats], guides: Sequence[Guide], reach: f
     It shows 99.5 % of each run's values, and so many times the largest guide, if any value lies as far.
     """
     tail = max(float(np.percentile(each, TAIL)) for each in values if len(each))
-    end = max(1.05 * tail, *(reach * guide.at for guide in guides))
+    end = max([1.05 * tail, *(reach * guide.at for guide in guides)])
     largest = max(float(each.max()) for each in values if len(each))
     if largest <= FAR * end:
         return Axis(label, low=0), ""
     beyond = sum(int((each > end).sum()) for each in values)
     what, _, unit = label.partition(", ")
-    return Axis(label, low=0, high=end), f"Beyond the axis: {beyond:,} requests, up to {largest:,.4g} {unit} ({what})."
+    words = f"Beyond the axis: {counted(beyond, 'request')}, up to {largest:,.4g} {unit} ({what})."
+    return Axis(label, low=0, high=end), words
 
 
 def slo_guides(runs: Sequence[Run], name: str, unit: str, ms: float) -> tuple[Guide, ...]:
@@ -84,6 +86,6 @@ def distribution(
     )
     across, beyond = axis(label, values, guides)
     panel = Panel("", across, SHARE, series, guides)
-    counted = ", ".join(f"{size:,} ({name})" for name, size in zip(labels, sizes, strict=True))
-    words = sentences(f"Completed requests with a {label.split(',')[0]}: {counted}.", note, beyond, thinned(sizes))
+    known = ", ".join(f"{size:,} ({name})" for name, size in zip(labels, sizes, strict=True))
+    words = sentences(f"Completed requests with a {label.split(',')[0]}: {known}.", note, beyond, thinned(sizes))
     return Figure(kind, title, (panel,), tuple(labels), words)

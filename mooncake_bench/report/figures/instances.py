@@ -47,7 +47,7 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
     edges = columns(time.span_ms, STRETCHES)
     facts = [Facts(run.manifest, run) for run in runs]
     decoding = [_map(decode_spans(each), edges, set_up(run, "DM")) for each, run in zip(facts, runs, strict=True)]
-    most = max((float(values.max()) for _, values in decoding if values.size), default=0.0) or None
+    most = max((float(values.max()) for _, values in decoding if values.size), default=0.0) or 1.0
     panels: list[Panel] = []
     for run, label, batches in zip(runs, labels, decoding, strict=True):
         name = f"{label}: " if len(runs) > 1 else ""
@@ -105,7 +105,8 @@ def decode_spans(facts: Facts) -> Spans:
 
 def means(spans: Spans, edges: Floats, ids: Sequence[int]) -> Floats:
     """Mean amount of each instance over each stretch of time; shape (instances, stretches)."""
-    return np.array([_mean(spans, edges, spans.instance == instance) for instance in ids]).reshape(len(ids), -1)
+    found = [_mean(spans, edges, spans.instance == instance) for instance in ids]
+    return np.array(found).reshape(len(ids), len(edges) - 1)
 
 
 def _mean(spans: Spans, edges: Floats, mine: Floats) -> Floats:

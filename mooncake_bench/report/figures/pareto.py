@@ -8,6 +8,7 @@ from mooncake_bench.errors import SetupError
 from mooncake_bench.report.figure import Figure, Panel, Series
 from mooncake_bench.report.figures._curves import sentences
 from mooncake_bench.report.figures._points import POLICY, metric_axis, not_done, policies
+from mooncake_bench.results.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,8 @@ def draw(source: Sweep, labels: Sequence[str] = (), x: str = "p90_ttft_ms", y: s
     edge = Series("frontier", tuple(spot.x for spot in best), tuple(spot.y for spot in best))
     panel = Panel("", metric_axis(across), metric_axis(up), (edge, *(each for each in series if each.x)))
     undefined = len(source.done) - len(spots)
-    lost = f"{undefined:,} points have no {across.name} or {up.name}." if undefined else ""
+    has = "has" if undefined == 1 else "have"
+    lost = f"{counted(undefined, 'point')} {has} no {across.name} or {up.name}." if undefined else ""
     direction = f"Better: {across.better} {across.name}, {up.better} {up.name}."
     return Figure(NAME, TITLE, (panel,), tuple(names), sentences(direction, lost, not_done(source)))
 

@@ -29,7 +29,7 @@ OPTIONS = {
 
 def draw(source: Sweep, labels: Sequence[str] = (), x: str = "", y: str = "request_goodput_ratio") -> Figure:
     """The lines. What else was varied, seeds apart, makes panels. ``labels`` has no effect: a sweep names its own."""
-    metric, across = source.metric(y), _varied(source, x)
+    across, metric = _varied(source, x), source.metric(y)
     others = [name for name in source.varied if name not in (across, POLICY, SEED)]
     names = policies(source)
     rows = _rows(source, [POLICY, across, *others, metric.name])
