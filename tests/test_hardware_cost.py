@@ -144,8 +144,11 @@ def test_array_prefill_agrees_with_the_scalar(cost: CostModel, n: list[int], p: 
 @pytest.mark.parametrize("cost", [MIXED, FAKE, easy(replace(EASY, prefill_late_ms=3.0, prefill_late_tokens=900.0))])
 @given(n=tokens, p=prefixes)
 def test_one_instance_alone_is_told_what_its_column_says_to_the_last_bit(cost: CostModel, n: int, p: int) -> None:
-    told = [cost.prefill_at_ms(i, float(n), float(p)) for i in range(len(cost))]
-    assert told == cost.prefill_ms(column(cost, n), column(cost, p)).tolist()
+    told = [cost.behind_ms(i, float(n), [float(p), 0.0]) for i in range(len(cost))]
+    columns = [cost.prefill_ms(column(cost, n), column(cost, prefix)) for prefix in (p, 0)]
+    assert told == np.array(columns).T.tolist()
+    clock = [cost.behind_ps(i, n, [p, 0]) for i in range(len(cost))]
+    assert clock == [[cost.prefill_ps(i, n, prefix) for prefix in (p, 0)] for i in range(len(cost))]
 
 
 def test_instances_are_alike_that_have_the_same_costs_and_nic() -> None:

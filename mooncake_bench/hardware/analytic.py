@@ -120,8 +120,8 @@ class AnalyticCost(CostModel):
         self._half_c = c * 0.5
         self._b = np.array([c.prefill_token_ms for c in self.coefficients])
         self._late = bool(self._h.any())
-        scalars = (self._b, self._bw2, self._h, self._m2, self._half_c, self._o)
-        self._at: list[tuple[float, ...]] = list(zip(*(column.tolist() for column in scalars), strict=True))
+        columns = (self._b, self._bw2, self._h, self._m2, self._half_c, self._o)
+        self._scalars: list[tuple[float, ...]] = list(zip(*(column.tolist() for column in columns), strict=True))
         self._attend: dict[tuple[float, int], int] = {}
 
     def _set_decode(self) -> None:
@@ -163,13 +163,21 @@ class AnalyticCost(CostModel):
             time += late
         return time
 
-    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
+    def behind_ps(self, instance: int, computed: int, prefixes: Sequence[int]) -> list[int]:
+        """E of E1 + o_pre, one of each prefix [ps]."""
+        m2, b2, o, c, h, w2 = self._prefill[instance]
+        n2 = float(computed * computed)
+        products, own, late = sqrt(m2 + b2 * n2) + o, 0.5 * n2, h * n2 / (n2 + w2)
+        return [round((products + c * (computed * prefix + own) + late) * 1e9) for prefix in prefixes]
+
+    def behind_ms(self, instance: int, computed: float, prefixes: Sequence[float]) -> list[float]:
         """As the column, to the last bit [ms]."""
-        b, bw2, h, m2, half_c, o = self._at[instance]
+        b, bw2, h, m2, half_c, o = self._scalars[instance]
         slope = computed * b
         slope *= slope
-        time = sqrt(slope + m2) + computed * half_c * (computed + (prefix + prefix)) + o
-        return time + slope / (slope + bw2) * h if self._late else time
+        products, attend = sqrt(slope + m2), computed * half_c
+        late = slope / (slope + bw2) * h if self._late else 0.0
+        return [products + attend * (computed + (prefix + prefix)) + o + late for prefix in prefixes]
 
     @property
     def alike(self) -> Sequence[int]:

@@ -65,10 +65,14 @@ class CostModel(ABC):
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) prefill time at each instance, for its own (N,) computed and prefix tokens [ms]."""
 
-    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
-        """The same at one instance [ms]."""
-        column = self.prefill_ms(np.full(len(self), float(computed)), np.full(len(self), float(prefix)))
-        return float(column[instance])
+    def behind_ps(self, instance: int, computed: int, prefixes: Sequence[int]) -> list[int]:
+        """Prefills of so many new tokens at one instance, one behind each of these prefixes [ps]."""
+        return [self.prefill_ps(instance, computed, prefix) for prefix in prefixes]
+
+    def behind_ms(self, instance: int, computed: float, prefixes: Sequence[float]) -> list[float]:
+        """The same, to the last bit what the column says [ms]."""
+        tokens, alike = np.full(len(self), float(computed)), np.ones(len(self))
+        return [float(self.prefill_ms(tokens, prefix * alike)[instance]) for prefix in prefixes]
 
     @property
     def alike(self) -> Sequence[int]:

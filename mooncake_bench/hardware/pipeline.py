@@ -132,19 +132,21 @@ class PipelinedCost(WrappedCost):
         return found
 
     def _cut(self, instance: int, computed: int, prefix: int) -> Chunks:
-        price, overhead, rate = self.base.prefill_ps, self._overhead[instance], self._node_nic[instance]
-        shapes = self._shapes(computed, prefix)
-        hops = {tokens: move_ps(tokens * self.hop_bytes, rate) for tokens in {shapes[0][0], shapes[-1][0]}}
-        return [(price(instance, *shape) - overhead, hops[shape[0]]) for shape in shapes]
+        overhead, rate = self._overhead[instance], self._node_nic[instance]
+        made = []
+        for tokens, prefixes in self._runs(computed, prefix):
+            hop = move_ps(tokens * self.hop_bytes, rate)
+            made += [(work - overhead, hop) for work in self.base.behind_ps(instance, tokens, prefixes)]
+        return made
 
-    def _shapes(self, computed: float, prefix: float) -> list[tuple[Any, Any]]:
-        """Of each chunk: its tokens, and those before it; whole numbers where they were asked for in such."""
+    def _runs(self, computed: float, prefix: float) -> list[tuple[Any, list[Any]]]:
+        """Tokens of the chunks, and what is before each; the last one may be shorter. Whole numbers stay such."""
         size = self.chunk_tokens
         if size is None or computed <= size:
-            return [(computed, prefix)]
+            return [(computed, [prefix])]
         full, rest = divmod(computed, size)
-        shapes = [(size, prefix + size * chunk) for chunk in range(int(full))]
-        return [*shapes, (rest, prefix + size * full)] if rest else shapes
+        runs: list[tuple[Any, list[Any]]] = [(size, [prefix + size * chunk for chunk in range(int(full))])]
+        return [*runs, (rest, [prefix + size * full])] if rest else runs
 
     def prefill_ps(self, instance: int, computed: int, prefix: int) -> int:
         """Time through an empty pipeline [ps]."""
@@ -162,23 +164,25 @@ class PipelinedCost(WrappedCost):
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) time through an empty pipeline [ms]; each different question is answered once."""
         asked = list(zip(self._alike, computed.tolist(), prefix.tolist(), strict=True))
-        times = {question: self.prefill_at_ms(*question) for question in set(asked)}
+        times = {question: self._alone_ms(*question) for question in set(asked)}
         return np.array([times[question] for question in asked])
 
-    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
+    def _alone_ms(self, instance: int, computed: float, prefix: float) -> float:
         """The same at one instance [ms].
 
         All stages but the last take the same, so chunk j leaves them after the sum of those up to it and (stages - 1)
         times the longest of them; the last stage then takes it and all that follow, unless a later one comes later.
         """
-        overhead, price = self._overhead[instance] / PS_PER_MS, self.base.prefill_at_ms
-        shapes = self._shapes(computed, prefix)
-        work = [price(instance, *shape) - overhead for shape in shapes]
-        if self.group == 1:
-            return list(accumulate(work))[-1] + overhead
-        last, hop_ms, hops = [time / self.group for time in work], self._hop_ms[instance], self.group - 2
-        each = [time + tokens * hop_ms for time, (tokens, _) in zip(last, shapes, strict=True)]
+        overhead, group = self._overhead[instance] / PS_PER_MS, self.group
+        last: list[float] = []
+        each: list[float] = []
+        for tokens, prefixes in self._runs(computed, prefix):
+            hop = tokens * self._hop_ms[instance]
+            works = [(work - overhead) / group for work in self.base.behind_ms(instance, tokens, prefixes)]
+            last += works
+            each += [work + hop for work in works]
+        if group == 1:
+            return list(accumulate(last))[-1] + overhead
         rest = list(accumulate(reversed(last)))
         waves = zip(accumulate(each), accumulate(each, max), reversed(rest), strict=True)
-        longest_way: float = max([total + hops * longest + left for total, longest, left in waves])
-        return longest_way + overhead
+        return max([total + (group - 2) * longest + left for total, longest, left in waves]) + overhead

@@ -140,11 +140,12 @@ class LiveCost(CostModel):
         """(N,) the same [ms]."""
         return self._gathered(lambda shard, mine: shard.prefill(computed[mine], prefix[mine]))
 
-    def prefill_at_ms(self, instance: int, computed: float, prefix: float) -> float:
-        """The same at one instance [ms]."""
-        time = self._shards[instance].prefill(np.array([computed]), np.array([prefix]))
+    def behind_ms(self, instance: int, computed: float, prefixes: Sequence[float]) -> list[float]:
+        """The same at one instance, one behind each prefix [ms]."""
+        shard = self._shards[instance]
+        times: list[float] = shard.prefill(np.full(len(prefixes), computed), np.array(prefixes)).tolist()
         self._tell()
-        return float(time[0])
+        return times
 
     @property
     def alike(self) -> Sequence[int]:

@@ -49,10 +49,14 @@ class PipelineNode(PrefillNode):
     def started(self) -> tuple[Job, ...]:
         return tuple(self.flight)
 
-    def enter(self, job: Job, chunks: Chunks, begin_ps: int) -> int:
-        """A request takes the first stage; returns when its first token is there (ps)."""
-        self.running, self.chunks, self.begin_ps = job, chunks, begin_ps
-        self.idle_ps, self.free_ps = self.free_ps, pass_through(chunks, self.free_ps, begin_ps)
+    def enter(self, job: Job, chunks: Chunks, begin_ps: int, alone_ps: list[int]) -> int:
+        """A request takes the first stage; returns when its first token is there (ps).
+
+        ``alone_ps``: when each stage would be done with it, if nothing else were in any.
+        """
+        self.running, self.chunks, self.begin_ps, self.idle_ps = job, chunks, begin_ps, self.free_ps
+        empty = max(self.free_ps) <= begin_ps
+        self.free_ps = alone_ps if empty else pass_through(chunks, self.free_ps, begin_ps)
         self.busy_end = self.free_ps[0]
         return self.free_ps[-1]
 
@@ -96,8 +100,9 @@ class PipelinedPrefilling(Prefilling):
     def _begin(self, node: PrefillNode, job: Job, now: int) -> int:
         assert isinstance(node, PipelineNode)
         groups, prefix = self._groups, job.input_tokens - job.computed
-        chunks = groups.chunks(node.instance, job.computed, prefix)
-        end = node.enter(job, chunks, now + groups.prefill_overhead_ps(node.instance))
+        asked = node.instance, job.computed, prefix
+        alone = [now + done for done in groups.alone_ps(*asked)]
+        end = node.enter(job, groups.chunks(*asked), now + groups.prefill_overhead_ps(node.instance), alone)
         node.first = self._call_at(node.busy_end, partial(self._left_first_stage, node))
         node.flight[job] = self._call_at(end, partial(self._through, node, job))
         if self.state.tracked:
