@@ -36,6 +36,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     alone = worker or named or marked or option.capture == "no" or option.usepdb or option.update_golden
     if not alone and getattr(option, "numprocesses", 0) is None:  # pytest-xdist is there, and -n was not given
         option.numprocesses, option.dist = "auto", "worksteal"  # neighbours, which share fixtures, stay together
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would contend with the other workers
     if worker or getattr(option, "dist", "no") != "no":
         option.benchmark_disable = True  # else pytest-benchmark warns that nothing can be measured so
 

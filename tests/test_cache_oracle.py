@@ -1,4 +1,4 @@
-"""The numbers of the published oracle files, as exact integers: a third of the slow ones in a plain run (thorough.py)."""
+"""The numbers of the published oracle files, as exact integers: of the slow ones a third in a plain run."""
 
 from __future__ import annotations
 

@@ -43,6 +43,12 @@ def test_every_command_of_a_page_works_in_order(
     assert len(lines) >= least
 
 
+def quick(words: list[str]) -> list[str]:
+    """A replay of 2,000 requests where the README's takes all 12,031; shown output is that of whole replays, below."""
+    whole = words[0] == "replay" and not {"--max-requests", "--dry-run"} & set(words)
+    return [*words, "--max-requests", "2000"] if whole else words
+
+
 def test_every_command_and_every_piece_of_code_works_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,7 +57,7 @@ def test_every_command_and_every_piece_of_code_works_in_order(
     for language, block in BLOCK.findall(TEXT):
         if language == "sh":
             for line in re.findall(r"^(?:pip .* && )?mooncake-bench (.+)$", block, re.MULTILINE):
-                assert run(shlex.split(line)) == 0, capsys.readouterr().err
+                assert run(quick(shlex.split(line))) == 0, capsys.readouterr().err
                 ran += 1
         elif language == "python" and block.startswith("# patient.py\n"):
             Path("patient.py").write_text(block, encoding="utf-8")

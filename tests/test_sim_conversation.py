@@ -18,6 +18,7 @@ from reference.admissions import Baseline, Early, Predictive
 from reference.cost import AnalyticCost
 from reference.fast import as_result
 from reference.policies import LRU, AcceptAll, CacheAware, KVCacheCentric
+from thorough import many
 
 from mooncake_bench import plugins
 from mooncake_bench.sim.replay import Replay, run
@@ -77,12 +78,14 @@ def test_rejections_in_the_corner_of_rule_9(policy: str, rejected: int) -> None:
 
 # against the reference, which has its own costs, policies and admissions
 
+FULL_HOUSE = many(500, 1000)
+
 
 @pytest.mark.parametrize(
     ("policy", "router", "admission", "count"),
     [
-        ("kvcache-centric", KVCacheCentric(), AcceptAll(), 1000),
-        ("cache-aware", CacheAware(), AcceptAll(), 1000),
+        ("kvcache-centric", KVCacheCentric(), AcceptAll(), FULL_HOUSE),
+        ("cache-aware", CacheAware(), AcceptAll(), FULL_HOUSE),
         ("baseline", KVCacheCentric(), Baseline(), 600),
         ("early:recheck=true", KVCacheCentric(), Early(recheck=True), 600),
         ("predictive:td=10s", KVCacheCentric(), Predictive(td_ms=10_000.0), 600),
@@ -90,7 +93,7 @@ def test_rejections_in_the_corner_of_rule_9(policy: str, rejected: int) -> None:
 )
 def test_every_request_fares_as_in_the_reference(policy: str, router: Any, admission: Any, count: int) -> None:
     # The full house at 1x; under an admission a small one at 4x, where it turns requests away.
-    prefill, decode, speedup = (8, 8, 1.0) if count == 1000 else (3, 1, 4.0)
+    prefill, decode, speedup = (8, 8, 1.0) if count == FULL_HOUSE else (3, 1, 4.0)
     setup = Setup(
         cluster=f"{prefill}P+{decode}D", policy=policy, speedup=speedup, slo_tbt_ms=35.0, max_requests=count, **DESIGN
     )
@@ -156,7 +159,7 @@ def test_two_processes_with_other_hash_seeds_write_the_same_bytes(policy: str, t
     program = (
         "import sys; from mooncake_bench import replay; "
         "replay(sys.argv[1], policy=sys.argv[3], cluster='4P+2D', speedup=3, slo_tbt_ms=35, pool_blocks=1000,"
-        " max_requests=1500).save(run_dir=sys.argv[2])"
+        " max_requests=500).save(run_dir=sys.argv[2])"
     )
 
     def hashes(seed: str) -> list[str]:

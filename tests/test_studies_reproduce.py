@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fault_tools import Tool
+from once import once
 
 from mooncake_bench.errors import NothingToConclude, SetupError
 from mooncake_bench.report.tables import screen
@@ -37,8 +39,12 @@ class Beginnings(Traces):
 
 
 @pytest.fixture(scope="module")
-def stand_ins() -> dict[str, Result]:
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """Every result without a published trace at hand; those that need one, and have no stand-in, say so."""
+    return once(tmp_path_factory, "stand_ins", without_published_traces)
+
+
+def without_published_traces() -> dict[str, Result]:
     found = {}
     for name, one in results().items():
         with pytest.MonkeyPatch.context() as patch:
@@ -46,7 +52,7 @@ def stand_ins() -> dict[str, Result]:
                 patch.setattr(one, "WORKLOAD_REQUESTS", 16)
                 patch.setattr("mooncake_bench.studies.reproduce.sustained.STEP", 2.0)
             try:
-                found[name] = one.run(Beginnings())
+                found[name] = replace(one.run(Beginnings()), draw=None)  # which no process can give to another
             except NothingToConclude as nothing:
                 found[name] = Result((), (), (), (), (str(nothing),))
     return found
