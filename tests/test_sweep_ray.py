@@ -64,7 +64,7 @@ def points(policy: Path) -> list[Point]:
 def test_a_node_that_dies_on_the_way_loses_nothing_and_the_dataset_is_that_of_one_process(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mooncake_bench.studies.sweep.on_ray import OnRay
+    from mooncake_bench.studies.sweep.on_ray import connected
 
     monkeypatch.chdir(tmp_path)
     policy = Path("slow.py")
@@ -80,7 +80,7 @@ def test_a_node_that_dies_on_the_way_loses_nothing_and_the_dataset_is_that_of_on
             cluster.remove_node(cluster.second, allow_graceful=False)
             cluster.second = None
 
-    found = sweep(wanted, manifest, tmp_path / "far", OnRay(Work(), cluster.address), report=kill_a_node)
+    found = sweep(wanted, manifest, tmp_path / "far", connected(Work(), cluster.address), report=kill_a_node)
     assert cluster.second is None
     assert counts[-1] == POINTS
     assert len(found.done) == POINTS
@@ -91,9 +91,9 @@ def test_a_node_that_dies_on_the_way_loses_nothing_and_the_dataset_is_that_of_on
     assert len(tried) >= POINTS
 
 
-def test_no_cluster_is_said_in_one_line(tmp_path: Path) -> None:
+def test_no_cluster_is_said_in_one_line() -> None:
     from mooncake_bench.errors import SetupError
-    from mooncake_bench.studies.sweep.on_ray import OnRay
+    from mooncake_bench.studies.sweep.on_ray import connected
 
     with pytest.raises(SetupError, match="no Ray cluster answers"):
-        next(OnRay(Work(), "auto").run(points(tmp_path / "slow.py")))
+        connected(Work(), "auto")

@@ -195,9 +195,9 @@ def _executor(work: Any, given: Mapping[str, Any]) -> Executor:
     from mooncake_bench.studies.sweep.executors import Here, Processes
 
     if given["ray"]:
-        from mooncake_bench.studies.sweep.on_ray import OnRay
+        from mooncake_bench.studies.sweep.on_ray import connected
 
-        return OnRay(work, given["ray"])
+        return connected(work, given["ray"])
     count = given["workers"] or workers()
     return Here(work) if count == 1 else Processes(work, count)
 

@@ -39,7 +39,7 @@ def results(sweep: Sweep, metrics: Sequence[str] = ()) -> Report:
     """One row a replayed point; ``metrics`` by name or alias, else a handful. Raises ResultError for an unknown one."""
     chosen = {name: name for name in named(sweep, metrics)} if metrics else SHOWN
     first = sweep.varied or ("policy_label",)
-    headers = (*(HEADERS.get(key, key) for key in first), *chosen.values())
+    headers = (*_short(first, list(chosen.values())), *chosen.values())
     rows = tuple(
         (*(_setting(key, row[key]) for key in first), *_cells(sweep, row, list(chosen)))
         for row in sweep.table.to_pylist()
@@ -182,6 +182,13 @@ def _setting(key: str, value: Any) -> str:
         if isinstance(value, int) and not isinstance(value, bool)
         else (f"{value:g}" if isinstance(value, float) else str(value))
     )
+
+
+def _short(keys: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Dotted names by their last part, where that tells them apart; the head of the table has them whole."""
+    lasts = [HEADERS.get(key, key.rpartition(".")[2]) for key in keys]
+    taken = [*lasts, *others]
+    return [last if taken.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
 
 def _cells(sweep: Sweep, row: dict[str, Any], names: Sequence[str]) -> list[str]:

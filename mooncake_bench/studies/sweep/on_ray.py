@@ -31,20 +31,26 @@ AHEAD = 2  # points handed out for each core
 
 @dataclass(frozen=True)
 class OnRay:
-    """On the Ray cluster at an address, or ``auto``: the one that runs on this machine."""
+    """On a Ray cluster that :func:`connected` has reached."""
 
     work: Work
-    address: str
+    ray: Any
 
     def run(self, points: Sequence[Point]) -> Iterator[list[Outcome]]:
-        """See :class:`mooncake_bench.studies.sweep.executors.Executor`. Raises SetupError where there is no cluster."""
-        if not points:
-            return
-        ray = _connect(self.address)
+        """See :class:`mooncake_bench.studies.sweep.executors.Executor`."""
         try:
-            yield from _run(ray, self.work, points)
+            if points:
+                yield from _run(self.ray, self.work, points)
         finally:
-            ray.shutdown()
+            self.ray.shutdown()
+
+
+def connected(work: Work, address: str) -> OnRay:
+    """The Ray cluster at an address, or ``auto``: the one that runs on this machine.
+
+    Raises SetupError where there is none, or no Ray.
+    """
+    return OnRay(work, _connect(address))
 
 
 def _run(ray: Any, work: Work, points: Sequence[Point]) -> Iterator[list[Outcome]]:
