@@ -182,6 +182,14 @@ def test_wrong_use_is_one_line_and_exit_2(tool: Tool, runs: Path, words: list[st
     assert done.err.count("\n") == 1
 
 
+def test_who_completes_less_is_told_of_when_rules_look_at_latencies_alone(tool: Tool, runs: Path) -> None:
+    edit(write_baseline(tool, "1"), policies__random__metrics__completed_ratio=1.25)
+    done = tool("gate", "baseline.json", "1", *P99)
+    assert done.code == 0
+    assert "random completes 100 % of the requests, and 125 % in BASE" in " ".join(done.out.split())
+    assert "completes" not in tool("gate", "baseline.json", "1", *P99, "--fail-if", "rejected_ratio>0.5").out
+
+
 # ---- baselines
 
 
@@ -208,10 +216,11 @@ def test_a_baseline_is_sorted_strict_and_holds_what_was_asked_for(tool: Tool, ru
     found = strict(content)
     assert list(found["policies"]) == ["cache-aware", "random"]
     assert found["metrics"] == {
+        "completed_ratio": {"unit": "ratio", "better": "higher"},  # always: whoever drops work looks fast
         "p99_ttft_ms": {"unit": "ms", "better": "lower"},
         "request_goodput_rps": {"unit": "requests/s", "better": "higher"},
     }
-    assert list(found["policies"]["random"]["metrics"]) == ["p99_ttft_ms", "request_goodput_rps"]
+    assert list(found["policies"]["random"]["metrics"]) == ["completed_ratio", "p99_ttft_ms", "request_goodput_rps"]
     assert len(content) < 6000
     assert str(runs.parent) not in content  # no folder of this machine
     done = tool("gate", "baseline.json", "new", "--fail-if", "hit_ratio_tokens:1%")

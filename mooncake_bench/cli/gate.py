@@ -32,11 +32,13 @@ _how = partial(option, panel="How it is judged")
 
 PARAMETERS = [
     argument(
-        "runs",
-        list[str],
-        "BASE: a run (folder, number, --name, @last), or a file: baseline.json or pytest-benchmark's. NEW: one or more "
-        "runs of the same policies, or pytest-benchmark's file",
-        metavar="BASE NEW...",
+        "base", str, "A run (folder, number, --name, @last), or a file: baseline.json, or one of pytest-benchmark"
+    ),
+    argument(
+        "new",
+        list[str] | None,
+        "Runs of the same policies, or a file of pytest-benchmark; with --write-baseline or --suggest, more runs",
+        None,
     ),
     _how(
         "fail_if",
@@ -122,6 +124,7 @@ def gate(**given: Any) -> None:
     Exit code 0: every rule holds. 1: a rule is broken. 2: wrong use, or runs of different work. 3: nothing to conclude
     (no baseline, or noise). All broken rules are told, and a number that is missing or undefined breaks its rule.
     """
+    given["runs"] = [given["base"], *(given["new"] or ())]
     _refuse_idle(given)
     shown = options.chosen_format(given["format"])
     if given["write_baseline"]:
@@ -155,7 +158,7 @@ def _check_judging(given: dict[str, Any]) -> None:
     from mooncake_bench.results.gate.rules import FORMS
 
     if len(given["runs"]) < 2:
-        raise SetupError(f"gate: expected BASE and NEW, got only {given['runs'][0]!r}")
+        raise SetupError(f"gate: expected BASE and NEW, got only {given['base']!r}")
     if not given["fail_if"]:
         raise SetupError(f"gate: no rule, so it could never fail; add --fail-if {FORMS}; --suggest finds some")
 
@@ -177,6 +180,7 @@ def _write_baseline(given: dict[str, Any]) -> None:
     from mooncake_bench.cli.gate_inputs import jittered, rules_of_runs, stored_sides
     from mooncake_bench.outfile import check_target
     from mooncake_bench.results.gate.baseline import write
+    from mooncake_bench.results.gate.sides import COMPLETED
     from mooncake_bench.results.metrics import BY_NAME
 
     path, force = given["write_baseline"], given["force"]
@@ -184,7 +188,8 @@ def _write_baseline(given: dict[str, Any]) -> None:
     rules, _ = rules_of_runs(given)
     sides = stored_sides(given["runs"], given)
     sides = jittered(sides, given) if given["jitter"] else sides
-    write(path, sides, list(dict.fromkeys(rule.metric.name for rule in rules)) or list(BY_NAME), force=force)
+    metrics = {rule.metric.name for rule in rules} | {COMPLETED} if rules else set(BY_NAME)
+    write(path, sides, metrics, force=force)
     answer(f"baseline of {', '.join(side.label for side in sides)}: {path}")
 
 

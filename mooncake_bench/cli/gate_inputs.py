@@ -5,12 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mooncake_bench.cli.output import note
 from mooncake_bench.errors import MissingRun, NothingToConclude, SetupError
 from mooncake_bench.results.gate import baseline, bench
 from mooncake_bench.results.gate.judge import judge
 from mooncake_bench.results.gate.outcome import Outcome
 from mooncake_bench.results.gate.rules import Declared, doubts, parse_rules
-from mooncake_bench.results.gate.sides import Matched, check_comparable, match, pairs_of, remarks, sides_of, unchanged
+from mooncake_bench.results.gate.sides import (
+    Matched,
+    check_comparable,
+    dropped,
+    match,
+    pairs_of,
+    remarks,
+    sides_of,
+    unchanged,
+)
 from mooncake_bench.results.metrics import ALIASES, BY_NAME
 from mooncake_bench.results.run import open_runs
 
@@ -44,7 +54,7 @@ def outcome_of(given: Mapping[str, Any]) -> tuple[Outcome, list[Run]]:
     checks = judge(rules, pairs_of(rows, jittered=bool(given["jitter"])))
     same = [row.label for row in rows if unchanged(row)]
     told = [f"{', '.join(same)}: BASE and NEW are the same replay to the last bit"] if same else []
-    notices += [*missing, *matching.notices, *forced, *remarks(rows), *told]
+    notices += [*missing, *matching.notices, *forced, *remarks(rows), *dropped(rows, rules), *told]
     return _outcome(given, base, ", ".join(new), checks, notices, when=str(runs[0].manifest.get("created", ""))), runs
 
 
@@ -91,6 +101,7 @@ def jittered(sides: Sequence[Side], given: Mapping[str, Any]) -> list[Side]:
     """The sides with their jittered replays."""
     from mooncake_bench.studies.gate import with_jitter
 
+    note(f"replaying each policy {given['jitter']} times with jittered arrivals, unless its baseline holds that")
     return with_jitter(sides, given["jitter"], given["policy_dir"] or ())
 
 

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.compare import differing_work, distinct_labels, other_settings
 from mooncake_bench.results.gate.judge import ONCE, PAIRED, RANKED, Pair, Sample
+from mooncake_bench.results.metrics import LATENCY_NAMES
 from mooncake_bench.results.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mooncake_bench.results.gate.judge import How
+    from mooncake_bench.results.gate.rules import Rule
     from mooncake_bench.results.metric import Number
 
+COMPLETED = "completed_ratio"
+OF_WORK = ("completed", "rejected", "failed", "unfinished", "good", "request_goodput", "output_goodput")
 KEPT = ("status", "simulator_version", "policy", "trace", "setup", "cluster", "cost", "content_sha256")
 
 
@@ -162,6 +166,28 @@ def _remarks(row: Matched) -> Iterator[str]:
     if (ours["name"], ours["version"]) != (theirs["name"], theirs["version"]):
         shown = " and ".join(f"{cost['name']} ({cost['version']})" for cost in (ours, theirs))
         yield f"the cost model differs between BASE and NEW: {shown}"
+
+
+def dropped(rows: Sequence[Matched], rules: Sequence[Rule]) -> list[str]:
+    """Who completes less than before, where rules look at latencies alone: whoever turns work away looks fast."""
+    names = [rule.metric.name for rule in rules]
+    if not LATENCY_NAMES.intersection(names) or any(name.startswith(OF_WORK) for name in names):
+        return []
+    return [line for row in rows for line in _fewer(row)]
+
+
+def _fewer(row: Matched) -> Iterator[str]:
+    base, new = _completed(row.base), _completed(row.new)
+    if base is not None and new is not None and new < base:
+        yield (
+            f"{row.label} completes {100 * new:.4g} % of the requests, and {100 * base:.4g} % in BASE: latencies of "
+            "fewer requests look good; add a rule such as completed_ratio:0%"
+        )
+
+
+def _completed(side: Side | None) -> Number:
+    sample = None if side is None else side.samples.get(COMPLETED)
+    return None if sample is None else sample.value
 
 
 def unchanged(row: Matched) -> bool:
