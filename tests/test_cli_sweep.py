@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -294,3 +296,32 @@ def test_a_process_that_dies_costs_its_own_point_only(tool: Tool, trace: str) ->
     stored = open_sweep("s")
     assert stored.table.column("status").to_pylist() == ["done", "failed", "done"]
     assert "ended by itself 3 times" in str(stored.failed.column("error")[0])
+
+
+# ---- the page
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "sweep.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_every_command_of_the_page_works_in_order_and_prints_what_it_shows(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, update_golden: bool
+) -> None:
+    monkeypatch.setenv("MOONCAKE_BENCH_WORKERS", "1")
+    text = PAGE.read_text(encoding="utf-8")
+    blocks: dict[str, list[str]] = {}
+    for language, block in BLOCK.findall(text):
+        blocks.setdefault(language, []).append(block)
+    outputs = []
+    for line in "".join(blocks["sh"]).splitlines():
+        found = tool(*shlex.split(line.removeprefix("mooncake-bench ")))
+        assert found.code == 0, found.err
+        outputs.append(found.out)
+    if update_golden:
+        PAGE.write_text(text.replace(blocks["text"][0], outputs[0]), encoding="utf-8")
+    else:
+        assert blocks["text"] == [outputs[0]]
+    for code in blocks["python"]:
+        exec(compile(code, str(PAGE), "exec"), {})
+    Path("page.toml").write_text(blocks["toml"][0], encoding="utf-8")
+    assert len(tool.json("sweep", "run", "--sweep", "page.toml")["points"]) == 2 * 2 * (2 + 1)
