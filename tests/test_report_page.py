@@ -404,6 +404,8 @@ def test_a_sweep_has_a_page_of_its_own(tool: Tool, monkeypatch: pytest.MonkeyPat
         f"{point['mean_ttft_ms']:,.0f}" if point["mean_ttft_ms"] >= 1000 else f"{point['mean_ttft_ms']:.1f}"
         for point in points
     ]
+    assert found.rows("policies") == [{"policy": "random", "SPEC": "random"}]
+    assert {len(row["sha256"]) for row in found.rows("policy-files")} == {64}
     spots = next(each for each in found.numbers()["pareto"]["panels"][0]["series"] if each["shape"] == "points")
     expected = sorted((point["p90_ttft_ms"], point["request_goodput_rps"]) for point in points)
     assert list(zip(spots["x"], spots["y"], strict=True)) == [pytest.approx(each) for each in expected]

@@ -28,10 +28,18 @@ def of_sweep(sweep: Sweep, title: str | None = None) -> Page:
     sections = [
         Section("Figures", notices=content.notices, figures=drawn),
         Section("Results", tables=tables(content.sheets)),
-        Section("In full", folded=tables([_setup(sweep.manifest), _sources(sweep.manifest)], words=True)),
+        Section(
+            "In full", folded=tables([_policies(sweep), _setup(sweep.manifest), _sources(sweep.manifest)], words=True)
+        ),
     ]
     files = {"sweep.csv": sweep_sheets.as_csv(sweep)}
     return Page(title or f"Sweep {sweep.name}", content.head, sections, files, _about(sweep))
+
+
+def _policies(sweep: Sweep) -> Sheet:
+    """What each label stands for."""
+    found = dict.fromkeys((str(point["policy_label"]), str(point["policy"])) for point in sweep.points)
+    return Sheet("Policies", ("policy", "SPEC"), tuple(found))
 
 
 def _setup(manifest: Mapping[str, Any]) -> Sheet:
