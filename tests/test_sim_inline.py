@@ -248,6 +248,26 @@ def test_the_prefix_comes_from_the_pool_of_its_prefill_instance() -> None:
     assert (replay.counters["fetched_bytes"], replay.counters["streamed_bytes"]) == (8000, 0)
 
 
+@pytest.mark.parametrize(
+    ("vram", "first_ms", "gaps_ms"), [(10**6, 69.0, [15.5, 16, 28.5]), (34, 103.5, [15.5, 16, 16.5])]
+)
+def test_a_prefix_that_comes_late_waits_for_memory_but_not_for_a_shorter_step(
+    vram: int, first_ms: float, gaps_ms: list[float]
+) -> None:
+    # Half a ms a context token. Row 0 has its KVCache there at 9 (2000 of 8000 bytes are left at 8: 1 ms), would make
+    # tokens at 24.5, 40.5, 57, 74 and 91.5. Sent alone, the prefix of row 2 is there at 24. The step from 24.5 has 10
+    # tokens, 11 + 5, and 12 of the prompt: 28, which is the SLO; memory for 10 + 1 + 21 + 2 = 34. It is there at 28:
+    # from 40.5 the step takes 28.5, and memory is for 35; where there are but 34, when row 0 has left: 12 ms from 91.5.
+    rows = [(0.0, 8, 6, [1, 2]), (9.0, 100, 1, LONG), (20.0, 20, 2, [1, 2, 60, 61, 62])]
+    cost = SLOW | {"step_token_ms": 0.5, "vram_tokens": vram}
+    replay = world(rows, cost=cost, slo_tbt_ms=28.0).replay()
+    assert inlined(replay) == [False, False, True]
+    assert us(replay, "first_token")[2] == first_ms * 1000
+    assert column(replay, "predicted_ttft_ms")[2] == 24.5 + 28 - 20
+    times = [9 * MS, *token_times_ps(replay)[0][1:]]
+    assert (np.diff(times[:4]) / MS).tolist() == gaps_ms
+
+
 def test_no_prefix_is_sent_where_nobody_fetches() -> None:
     replay = world(CACHED, "2P+1D", cost=SLOW, pool_scope="local").replay()
     assert inlined(replay)[2] is True
