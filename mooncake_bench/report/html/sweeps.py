@@ -25,6 +25,7 @@ def of_sweep(sweep: Sweep, title: str | None = None) -> Page:
         for name, kind in figures.kinds().items()
         if kind.TAKES == "sweep"
     ]
+    facts = [_policies(sweep), _setup(sweep.manifest), _sources(sweep.manifest)]
     sections = [
         Section("Figures", notices=content.notices, figures=drawn),
         Section("Results", tables=tables(content.sheets)),
