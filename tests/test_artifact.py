@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from test_explain import trace_rows
 from test_hardware_presets import ENGINE, MODEL, NODE
 from test_results_tiny import tiny_run
 
+from mooncake_bench.hardware.architecture_config import model_label
 from mooncake_bench.results.run import Run
 from mooncake_bench.results.store import TABLES
 from mooncake_bench.studies.artifact.archive import ROOT
+from mooncake_bench.studies.artifact.collect import Collected, _preset
 from mooncake_bench.studies.artifact.outcome import DIFFERS, IDENTICAL, WITHIN, Outcome, compared
 
 # Where it sends requests is told by a file beside it, which no archive knows of: it does not repeat.
@@ -133,6 +136,22 @@ def test_a_run_whose_caches_were_warm_takes_along_the_run_that_warmed_them(bench
         ("runs/1_t_random", IDENTICAL),
         ("runs/2_t_cache-aware", IDENTICAL),
     ]
+
+
+def test_presets_keep_the_names_that_reports_call_them_by_and_bring_what_they_name(bench: Tool) -> None:
+    collected = Collected()
+    for name in ("config.json", "Qwen3-32B/config.json"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("{}", encoding="utf-8")
+        assert model_label(Path(_preset(collected, name))) == model_label(Path(name)) == name
+    Path("gpu.toml").write_text("tflops = 1\n", encoding="utf-8")
+    Path("box.toml").write_text('gpus = 1\ngpu = "gpu.toml"  # mine\n', encoding="utf-8")
+    packed_as = _preset(collected, "box.toml")
+    content = collected.files[packed_as]
+    assert isinstance(content, bytes)
+    gpu = tomllib.loads(content.decode())["gpu"]
+    assert collected.files[gpu] == b"tflops = 1\n"
+    assert content == f'gpus = 1\ngpu = "{gpu}"  # mine\n'.encode()
 
 
 @pytest.mark.parametrize(
