@@ -10,8 +10,12 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 from fault_tools import Tool, strict
+from test_results_tiny import all_rejected, tiny_run
 
 from mooncake_bench.cli.app import run
+from mooncake_bench.errors import ResultError
+from mooncake_bench.results.exporters import exporter
+from mooncake_bench.results.run import Run
 
 HOSTILE = '<b>&|*%"x"\n::error::y\x1b[31m'
 POLICY = """
@@ -505,6 +509,20 @@ def test_files_of_github_action_benchmark_hold_the_judged_metrics(tool: Tool, ho
     assert {key: type(value) for key, value in p99.items()} == {"name": str, "unit": str, "value": float, "extra": str}
     assert (p99["name"], p99["unit"]) == (f"{HOSTILE}: p99_ttft_ms", "ms")
     assert (ratio["value"], ratio["unit"]) == (1.0, "ratio")
+
+
+def test_both_exporters_hold_every_defined_metric_of_their_direction() -> None:
+    for name, better in (("github-action-benchmark", "lower"), ("github-action-benchmark-bigger", "higher")):
+        entries = strict(exporter(name).export([tiny_run()]))
+        found = {f"tiny: {each}" for each, value in tiny_run().metrics().items() if value.better == better}
+        assert {entry["name"] for entry in entries} <= found
+        assert all(set(entry) == {"name", "unit", "value", "extra"} and entry["unit"] for entry in entries)
+        # the first token of a after 8 ms, of b after 6, of c after 9: 23 / 3
+        means = [entry["value"] for entry in entries if entry["name"] == "tiny: mean_ttft_ms"]
+        assert means == ([pytest.approx(23 / 3)] if better == "lower" else [])
+        assert exporter(name).export([Run.from_replay(all_rejected())])
+    with pytest.raises(ResultError, match="did you mean 'github-action-benchmark'"):
+        exporter("github-action-benchmrk")
 
 
 def test_other_formats_hold_every_check(tool: Tool, hostile: Path) -> None:

@@ -149,8 +149,8 @@ def _ranked(rule: Change, move: Move, base: Sample, new: Sample, said: str) -> V
         return Verdict(INCONCLUSIVE, f"{said}, but {counts} are too few to tell it from noise", move)
     p_value = _p_value(rule, base.each, new.each)
     if p_value < SIGNIFICANCE:
-        return Verdict(FAIL, f"{said}; rank test of {counts}: p = {p_value:.2g}", move, p_value)
-    reason = f"{said}, but {counts} cannot be told apart (rank test: p = {p_value:.2g})"
+        return Verdict(FAIL, f"{said}; rank test of {counts}: {_chance(p_value)}", move, p_value)
+    reason = f"{said}, but {counts} cannot be told apart (rank test: {_chance(p_value)})"
     return Verdict(INCONCLUSIVE, reason, move, p_value)
 
 
@@ -160,6 +160,10 @@ def _p_value(rule: Change, base: Sequence[Number], new: Sequence[Number]) -> flo
 
     side = "two-sided" if len(rule.ways) > 1 else "greater" if UP in rule.ways else "less"
     return float(mannwhitneyu(new, base, alternative=side).pvalue)
+
+
+def _chance(p_value: float) -> str:
+    return f"p = {p_value:.2g}" if p_value >= 0.0001 else "p < 0.0001"
 
 
 def _moved(rule: Change, move: Move, base: float, new: float) -> str:
