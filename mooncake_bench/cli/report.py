@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer
+from mooncake_bench.cli.output import answer, silence
 from mooncake_bench.errors import ResultError, SetupError
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def _to_stdout(page: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        silence(sys.stdout)
         raise SetupError(f"the page cannot be written to stdout: {error.strerror or error}") from None
 
 

@@ -29,9 +29,7 @@ def of_sweep(sweep: Sweep, title: str | None = None) -> Page:
     sections = [
         Section("Figures", notices=content.notices, figures=drawn),
         Section("Results", tables=tables(content.sheets)),
-        Section(
-            "In full", folded=tables([_policies(sweep), _setup(sweep.manifest), _sources(sweep.manifest)], words=True)
-        ),
+        Section("In full", folded=tables(facts, words=True)),
     ]
     files = {"sweep.csv": sweep_sheets.as_csv(sweep)}
     return Page(title or f"Sweep {sweep.name}", content.head, sections, files, _about(sweep))
