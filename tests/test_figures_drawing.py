@@ -18,13 +18,11 @@ import pytest
 from fault_tools import TWENTY, Tool, written
 from test_results_tiny import all_rejected, tiny_run
 
-from mooncake_bench.report import figures, redraw
+from mooncake_bench.report import drawing, figures, redraw
 from mooncake_bench.report.figure import Axis, Figure, Guide, Heat, Panel, Series
 from mooncake_bench.results import Run
 
 matplotlib = pytest.importorskip("matplotlib", reason="pictures need Matplotlib: pip install 'mooncake-bench[plots]'")
-
-from mooncake_bench.report import drawing
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -141,10 +139,9 @@ def test_the_script_redraws_the_same_shapes_with_matplotlib_alone(
     monkeypatch.setattr(sys, "argv", ["fig.py", str(tmp_path / "fig.svg")])
     with matplotlib.rc_context():
         runpy.run_path(str(tmp_path / "fig.py"))
-    needed = {
-        alias.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import) for alias in node.names
-    }
-    needed |= {str(node.module) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
+    nodes = list(ast.walk(ast.parse(source)))
+    needed = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    needed |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in needed} == {"csv", "sys", "pathlib", "matplotlib"}
     again = ElementTree.parse(tmp_path / "fig.svg").getroot()
     drawn = [[path.get("d") for path in each.iter(f"{SVG}path")] for each in (svg, again)]

@@ -69,7 +69,7 @@ class Size(NamedTuple):
         metavar="FILE.py",
     ),
     _output("force", bool, ("--force",), "Overwrite existing files [default: off]", False),
-    _output("quiet", bool, ("-q", "--quiet"), "No notes or paths on stderr [default: off]", False),
+    _output("quiet", bool, ("-q", "--quiet"), "No notes on stderr [default: off]", False),
 )  # fmt: skip
 def plot(**given: Any) -> None:
     """Draw stored runs, or a sweep, as a picture fit for a paper.
@@ -181,7 +181,7 @@ def _write(figure: Figure, size: Size, given: dict[str, Any]) -> None:
 
     if given["out"] is not None:
         drawing.write(figure, given["out"], *size, force=given["force"])
-        tell(given, f"written: {given['out']}")
+        _say_written(given["out"], given)
     numbers = redraw.numbers(figure)
     if given["csv"] == STDOUT:
         answer(numbers)
@@ -196,7 +196,15 @@ def _write_text(text: str, path: Path, flag: str, given: dict[str, Any]) -> None
     label = f"{flag} {str(path)!r}"
     with outfile.writing(path, force=given["force"], label=label, error=SetupError) as partial_path:
         partial_path.write_text(text, encoding="utf-8", newline="")
-    tell(given, f"written: {path}")
+    _say_written(path, given)
+
+
+def _say_written(path: str | Path, given: dict[str, Any]) -> None:
+    """The answer, unless that is the numbers."""
+    if given["csv"] == STDOUT:
+        tell(given, f"written: {path}")
+    else:
+        answer(f"written: {path}")
 
 
 def _refuse_beside_list(given: dict[str, Any]) -> None:
