@@ -323,5 +323,6 @@ def test_every_command_of_the_page_works_in_order_and_prints_what_it_shows(
         assert blocks["text"] == [outputs[0]]
     for code in blocks["python"]:
         exec(compile(code, str(PAGE), "exec"), {})
+    tool.capsys.readouterr()
     Path("page.toml").write_text(blocks["toml"][0], encoding="utf-8")
     assert len(tool.json("sweep", "run", "--sweep", "page.toml")["points"]) == 2 * 2 * (2 + 1)

@@ -93,13 +93,20 @@ RUN_PARAMETERS = [
         "Folder of the dataset; one that is there is gone on with [default: results/sweep-NAME]",
         metavar="DIR",
     ),
-    _output("name", str | None, ("--name",), "Name of the sweep [default: of the trace, and a hash]", metavar="NAME"),
-    _output("keep_runs", bool, ("--keep-runs",), "Store each replay's run folder as well, in _runs [default: off]",
-            False),
+    _output(
+        "name",
+        str | None,
+        ("--name",),
+        "Name of the sweep [default: as --out, else of the trace and a hash]",
+        metavar="NAME",
+    ),
+    _output(
+        "keep_runs", bool, ("--keep-runs",), "Store each replay's run folder as well, in _runs [default: off]", False
+    ),
     _metric_option(),
     options.format_option(),
     _quiet_option(),
-]  # fmt: skip
+]
 
 
 @options.takes(*RUN_PARAMETERS)
@@ -119,6 +126,8 @@ def sweep_run(**given: Any) -> None:
         find(name)
     _check_numbers(given)
     prepared = prepare(given)
+    if given["workers"] != 1 and any(point.setup.cost == "live" for point in prepared.points):
+        raise SetupError("cost live: kernels that are timed side by side disturb each other; give --workers 1")
     folder = folder_of(prepared, given, RESULTS)
     for notice in prepared.notices:
         tell(given, notice)
@@ -137,8 +146,6 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
         raise SetupError(f"--workers: expected at least 1, got {workers}")
     if workers is not None and given["ray"]:
         raise SetupError("--workers: no effect with --ray, which uses what the cluster has; drop one of the two")
-    if given["cost"] == "live" and workers != 1:
-        raise SetupError("--cost live: kernels that are timed side by side disturb each other; add --workers 1")
     if given["shard"]:
         parse_shard(given["shard"])
     if not (given["vary"] or given["sweep"]):

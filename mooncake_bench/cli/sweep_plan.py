@@ -74,9 +74,14 @@ def prepare(given: Mapping[str, Any]) -> Prepared:
         points, keys, checker.traces.values(), sources, oracles=[*oracles], keep_runs=given["keep_runs"]
     )  # fmt: skip
     trace = next(iter(checker.traces.values()))
-    name = given["name"] or file.name or f"{trace.name}-{definition_sha256(manifest)[:DIGEST]}"
+    name = given["name"] or file.name or _name(given["out"], f"{trace.name}-{definition_sha256(manifest)[:DIGEST]}")
     notices = [*([plan.notice] if plan.notice else []), *trace.notices, *checker.notices]
     return Prepared(name, points, manifest, sources, list(dict.fromkeys(notices)))
+
+
+def _name(out: Path | None, usual: str) -> str:
+    """What a sweep is called that has no name: as its folder is."""
+    return usual if out is None else out.absolute().name or usual
 
 
 def folder_of(prepared: Prepared, given: Mapping[str, Any], results: Path) -> Path:

@@ -21,10 +21,12 @@ from mooncake_bench.studies.sweep.store import PAUSE_S
 from mooncake_bench.studies.sweep.work import Outcome, Work, attempt, failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
     from multiprocessing.process import BaseProcess
 
     from mooncake_bench.studies.sweep.points import Point
+
+    Outcomes = Generator[list[Outcome], None, None]
 
 TRIES = 3  # processes that may end by themselves over one point
 DIED = f"the process that replayed it ended by itself {TRIES} times: too little memory?"
@@ -33,7 +35,7 @@ DIED = f"the process that replayed it ended by itself {TRIES} times: too little 
 class Executor(Protocol):
     """What replays points."""
 
-    def run(self, points: Sequence[Point]) -> Iterator[list[Outcome]]:
+    def run(self, points: Sequence[Point]) -> Outcomes:
         """What has come of some of the points, until all are done."""
         ...
 
@@ -44,7 +46,7 @@ class Here:
 
     work: Work
 
-    def run(self, points: Sequence[Point]) -> Iterator[list[Outcome]]:
+    def run(self, points: Sequence[Point]) -> Outcomes:
         """See :class:`Executor`."""
         for point in points:
             yield [attempt(point, self.work)]
@@ -57,7 +59,7 @@ class Processes:
     work: Work
     workers: int
 
-    def run(self, points: Sequence[Point]) -> Iterator[list[Outcome]]:
+    def run(self, points: Sequence[Point]) -> Outcomes:
         """See :class:`Executor`."""
         left, deaths = deque(points), Counter[int]()
         idle = [_Slot(self.work) for _ in range(min(self.workers, len(points)))]
@@ -75,6 +77,7 @@ class Processes:
                     try:
                         outcomes.append(future.result())
                     except BrokenProcessPool:
+                        slot.pool = None
                         deaths[point.number] += 1
                         if deaths[point.number] < TRIES:
                             left.appendleft(point)
@@ -105,7 +108,6 @@ class _Slot:
                 self.pool = None
                 future = self._ready().submit(_attempt, point)
             self.started |= set(active_children()) - others
-        future.add_done_callback(self._look)
         return future
 
     def end(self) -> None:
@@ -119,10 +121,6 @@ class _Slot:
         if self.pool is None:
             self.pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (self.work,))
         return self.pool
-
-    def _look(self, future: Future[Outcome]) -> None:
-        if not future.cancelled() and isinstance(future.exception(), BrokenProcessPool):
-            self.pool = None
 
 
 _work: Work  # in a worker: what it was told

@@ -42,7 +42,8 @@ def merge(folders: Sequence[Path], out: Path, *, partial: bool = False) -> Sweep
     temporary = out.parent / f".partial-{secrets.token_hex(6)}"
     try:
         temporary.mkdir(parents=True)
-        _fill(temporary, kept)
+        names = {one.name for one in sweeps}
+        _fill(temporary, kept, names.pop() if len(names) == 1 else out.absolute().name)
         temporary.rename(out)
     except OSError as error:
         raise ResultError(f"-o {str(out)!r} cannot be written: {error.strerror or error}") from None
@@ -88,9 +89,9 @@ def _check_whole(sweeps: Sequence[Sweep], found: set[int]) -> None:
     raise ResultError(f"{text}; finish them, give their folders too, or take what there is with --partial")
 
 
-def _fill(folder: Path, kept: Sequence[tuple[Sweep, Sequence[int]]]) -> None:
+def _fill(folder: Path, kept: Sequence[tuple[Sweep, Sequence[int]]], name: str) -> None:
     first = kept[0][0]
-    write_manifest(folder, {**first.manifest, "shard": None})
+    write_manifest(folder, {**first.manifest, "name": name, "shard": None})
     tables = [
         one.table.filter(pc.is_in(one.table.column("point"), pa.array(points, pa.int64()))) for one, points in kept
     ]

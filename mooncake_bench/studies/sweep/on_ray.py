@@ -20,8 +20,9 @@ from mooncake_bench.studies.sweep.work import TRACES_KEPT, Outcome, Work, attemp
 from mooncake_bench.trace import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from mooncake_bench.studies.sweep.executors import Outcomes
     from mooncake_bench.studies.sweep.points import Point
 
 RETRIES = 5  # of a point whose worker or node dies
@@ -36,7 +37,7 @@ class OnRay:
     work: Work
     ray: Any
 
-    def run(self, points: Sequence[Point]) -> Iterator[list[Outcome]]:
+    def run(self, points: Sequence[Point]) -> Outcomes:
         """See :class:`mooncake_bench.studies.sweep.executors.Executor`."""
         try:
             if points:
@@ -53,7 +54,7 @@ def connected(work: Work, address: str) -> OnRay:
     return OnRay(work, _connect(address))
 
 
-def _run(ray: Any, work: Work, points: Sequence[Point]) -> Iterator[list[Outcome]]:
+def _run(ray: Any, work: Work, points: Sequence[Point]) -> Outcomes:
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_attempt)
     traces = {key: ray.put(load(key[0], **dict(key[1]))) for key in dict.fromkeys(map(_key, points))}
     folder = str(Path.cwd())

@@ -121,10 +121,13 @@ def opened(folder: Path, manifest: Mapping[str, Any]) -> Iterator[Store]:
 def is_held(folder: Path) -> bool:
     """Whether a process is adding to a folder just now."""
     try:
-        with _held(folder):
-            return False
-    except ResultError:
-        return True
+        handle = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:  # not there, or not ours to write in
+        return False
+    try:
+        return not _take(handle)
+    finally:
+        os.close(handle)
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:

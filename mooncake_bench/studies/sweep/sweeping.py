@@ -49,5 +49,5 @@ def sweep(
                 failed += sum(outcome.status == FAILED for outcome in outcomes)
                 report(count, failed, len(points))
         finally:
-            running.close()  # type: ignore[attr-defined]
+            running.close()
     return open_sweep(folder)
