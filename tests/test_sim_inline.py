@@ -171,6 +171,11 @@ def test_who_has_left_by_then_does_not_count() -> None:
     assert us(replay, "first_token")[2] == 36_019 + SENT / US
 
 
+def test_who_is_called_off_by_then_does_not_count() -> None:
+    made = world(slo_classes="1=tbt:17ms", priority=np.array([1, 0, 0])).cancel(19.5, 0)
+    assert us(made.replay(), "first_token")[2] == 36_019 + SENT / US
+
+
 @pytest.mark.parametrize(("vram", "is_inlined"), [(21, True), (20, False)])
 def test_the_context_and_a_token_more_of_everybody_have_to_fit_after_the_step(vram: int, is_inlined: bool) -> None:
     # Row 0 has 11 tokens when the step begins, 12 when it ends; row 2 comes with 7; then each makes one: 21.
@@ -195,13 +200,18 @@ def test_only_where_the_first_token_comes_sooner() -> None:
     assert us(replay, "first_token")[1] == 26_000
 
 
-@pytest.mark.parametrize(("slo_ms", "joins_us", "first_us"), [(18.016, 30_019, 48_035), (18.0, 47_030, 47_030)])
-def test_who_arrives_meanwhile_joins_only_if_the_step_keeps_its_slo_with_it(
-    slo_ms: float, joins_us: int, first_us: int
+@pytest.mark.parametrize(
+    ("slo_ms", "vram", "joins_us", "first_us"),
+    [(18.016, 28, 30_019, 48_035), (18.0, 28, 47_030, 47_030), (18.016, 27, 47_030, 47_030)],
+)
+def test_who_arrives_meanwhile_joins_only_if_the_step_keeps_its_slo_and_its_memory(
+    slo_ms: float, vram: int, joins_us: int, first_us: int
 ) -> None:
-    # Row 3 has its KVCache there at 25, before the step of 30.019: rows 0 and 3 with 11 + 5 tokens, 12.016 + 6.
+    # Row 3 has its KVCache there at 25, before the step of 30.019: rows 0 and 3 with 11 + 5 tokens, 12.016 + 6. After
+    # it they have 18, row 2 comes with 7, and each makes one: 28.
     rows = [*ROWS, (21.0, 4, 2, [60])]
-    replay = world(rows, "2P+1D", routes={3: Route(1)}, slo_tbt_ms=slo_ms).replay()
+    cost = {"vram_tokens": vram}
+    replay = world(rows, "2P+1D", routes={3: Route(1)}, slo_tbt_ms=slo_ms, cost=cost).replay()
     assert inlined(replay) == [False, False, True, False]
     assert us(replay, "join")[3] == joins_us + SENT / US
     assert us(replay, "first_token")[2] == first_us + SENT / US
@@ -327,6 +337,34 @@ def test_a_prefix_on_its_way_stops_when_its_request_is_called_off() -> None:
     assert us(replay, "first_token")[2] == NOT
 
 
+def test_who_was_kept_from_joining_joins_when_the_prompt_is_called_off() -> None:
+    # The prefix of row 2 is on its way from 20 to 28. Row 3, prefilled elsewhere, has its KVCache there at 25 (1000
+    # bytes are left at 24, 1 ms); with it the mixed step would take 11.005 + 4. Row 2 is called off at 26.
+    rows = [*CACHED, (20.0, 4, 2, [70])]
+    routes = {1: Route(0, 3), 2: Route(0, 2), 3: Route(1, 2)}
+    replay = world(rows, "2P+2D", routes=routes, cost=SLOW, slo_tbt_ms=12.0).cancel(26.0, 2).replay()
+    assert replay.columns["status"].tolist()[2:] == [FAILED, COMPLETED]
+    assert (us(replay, "kv_arrival")[3], us(replay, "join")[3]) == (25_000, 26_000)
+
+
+def test_a_dropped_context_is_computed_again_after_the_prompt() -> None:
+    # Row 1 has its KVCache there at 5.905: at 4 ms 1000 bytes are left, and half the NIC, for row 2 begins. It makes a
+    # step of 11.005, then row 2 is there too: 12.011, to 28.921. They have 13 tokens now, and the prefix of row 4, sent
+    # alone, would be there: 13 + 4 + 13 + 1 = 31, just enough. It comes later, for the KVCache of row 3 has its share.
+    # Nine steps later, of 12.013 to 12.029, they have 31 and no room: row 2 is dropped with 15. Row 1 leaves after
+    # 11.016 and 11.017. Row 2 and the prompt would fit then, but 14 tokens of it are to be computed again, and the
+    # prompt goes first: from 159.143 to 163.143.
+    rows = [(0.0, 8, 1, [1, 2]), (0.0, 4, 14, [30]), (4.0, 4, 14, [40]), (8.0, 200, 1, list(range(100, 150)))]
+    rows += [(20.0, 12, 2, [1, 2, 3])]
+    routes = {0: Route(0, 3), 1: Route(1, 2), 2: Route(1, 2), 3: Route(0, 3), 4: Route(0, 2)}
+    cost = {"kv_bytes_per_token": 1000, "nic_bytes_per_s": 1.05e6, "vram_tokens": 31}
+    replay = world(rows, "2P+2D", routes=routes, cost=cost, decode_preemption="recompute").replay()
+    assert inlined(replay) == [False] * 4 + [True]
+    assert int(us(replay, "first_token")[4]) == 163_142
+    assert column(replay, "preemptions") == [0, 0, 1, 0, 0]
+    assert replay.counters["recomputed_tokens"] == 14
+
+
 @dataclass
 class Attempts(Router):
     """Routes as told, attempt by attempt; notes what it sees of the latest request's prompt."""
@@ -381,13 +419,15 @@ class Gate(Admission):
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
-        self.asked: list[tuple[str, int, float, int]] = []
+        self.asked: list[tuple[str, int, int, int]] = []
+        self.batch = -1
 
     def reject(self, request, route, cluster):
         return None
 
     def _ask(self, stage, request, route, cluster):
         self.asked.append((stage, request.row, route.prefill, round(cluster.now_ms * 1000)))
+        self.batch = int(cluster.decode_batch[1])
         return "no" if (request.row, self.stage) == (2, stage) else None
 
     def reject_prefill(self, request, route, cluster):
@@ -412,6 +452,13 @@ def test_the_admission_is_asked_before_its_step_and_after(
     assert us(replay, "end")[2] == ends_us + SENT / US
     assert tokens_us(replay, 0)[2:] == then
     assert column(replay, "wasted_prefill_tokens")[2] == wasted
+
+
+def test_the_admission_sees_the_batch_of_the_step() -> None:
+    gate = Gate("prefill")
+    world([(0.0, 8, 3, [1, 2]), *ROWS[1:]], admission=gate).replay()  # row 0 has its tokens at 30.019
+    assert gate.asked[-1] == ("prefill", 2, 1, 30_019)
+    assert gate.batch == 0
 
 
 @pytest.mark.parametrize("view", ["exact", "delayed:5", "router-only"])

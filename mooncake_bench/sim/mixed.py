@@ -122,12 +122,13 @@ class InliningDecoder(LoadingDecoder):
             super()._hasten(now)
 
     def _fill(self, now: int) -> None:
-        if self._fresh is not None and self.waiting and self.waiting[0] is self._fresh:
+        enters = self._fresh is not None and bool(self.waiting) and self.waiting[0] is self._fresh
+        if enters:
             self._enter(self.waiting.popleft(), now)
-        if self.pending is None:
+        elif self.pending is None:
             super()._fill(now)
             return
-        if not (self._rules.recompute and self.preempted):  # they come first, but not while a prompt is to be computed
+        if not (self._rules.recompute and self.preempted):  # the batch pauses for those later, and they come first
             self._join(now)
         while self.tokens + self.batch > self.vram:
             self._preempt(now)
