@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,8 @@ REPO = Path(__file__).resolve().parent.parent
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("MOONCAKE_BENCH_WORKERS", "1")  # every core has a worker already
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the live device does, before any test imports torch
+
+gc.disable()  # until all tests are collected: nothing of theirs is ever freed, and looking for it took half the time
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
@@ -39,6 +42,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would contend with the other workers
     if worker or getattr(option, "dist", "no") != "no":
         option.benchmark_disable = True  # else pytest-benchmark warns that nothing can be measured so
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, and never search the thousands of tests for it."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
