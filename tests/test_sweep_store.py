@@ -196,7 +196,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         ("{", "damaged"),
         ("[]", "expected a format_version"),
         (json.dumps({"format_version": 99}), "update mooncake-bench"),
-        (json.dumps({"format_version": 1}), "lacks name, points"),
+        (json.dumps({"format_version": 1}), "lacks name, shard"),
     ],
 )
 def test_a_damaged_manifest_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -254,7 +254,13 @@ def sweep_status(**given: Any) -> None:
 
 @options.takes(
     argument("folders", list[Path], "Folders of one sweep, such as those of its shards", metavar="DIR..."),
-    _output("out", Path | None, ("-o", "--out"), "New folder of the whole dataset; must be given", metavar="DIR"),
+    _output(
+        "out",
+        Path | None,
+        ("-o", "--out"),
+        "New folder of the whole dataset, which must be given [default: none]",
+        metavar="DIR",
+    ),
     _output("partial", bool, ("--partial",), "Merge what there is, though points are missing [default: off]", False),
     _metric_option(),
     options.format_option(),
