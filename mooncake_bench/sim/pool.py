@@ -8,6 +8,7 @@ are only promised somewhere stand in a second, small table of the same form.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,14 +150,14 @@ class Node:
     def unpin(self, blocks: Sequence[int]) -> None:
         """Undo one :meth:`pin` of each block."""
         extra = self.extra_pins
-        last = set(blocks)
-        for block in last & extra.keys() if extra else ():
-            last.discard(block)
+        again = extra.keys() & blocks if extra else ()
+        for block in again:
             if extra[block] == 1:
                 del extra[block]
             else:
                 extra[block] -= 1
-        self.pinned -= last
+        self.pinned.difference_update(blocks)
+        self.pinned.update(again)
 
     def missing(self, blocks: Sequence[int], start: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Blocks from ``start`` on that are not stored here (those before are known to be).
@@ -223,13 +224,13 @@ class Node:
         for victim in victims if not pinned.isdisjoint(victims) else ():
             if victim in pinned:
                 self._reject_victim(victim, method)
-        pop = holders.pop
-        for victim in victims:
-            bits = pop(victim, 0)
-            if bits != held:
+        found = list(map(holders.pop, victims, repeat(0)))
+        if found.count(held) != len(found):  # some are elsewhere too
+            for victim, bits in zip(victims, found, strict=True):
                 if not bits & held:
                     self._reject_victim(victim, method)
-                holders[victim] = bits ^ held
+                if bits != held:
+                    holders[victim] = bits ^ held
         if self.index.journal is not None:
             self._note("gone", victims)
         self.resident -= len(victims)
@@ -270,11 +271,9 @@ class Node:
     def set_ready(self, blocks: Sequence[int]) -> None:
         """These promised blocks can be fetched by others from now on."""
         promised, held = self.index.promised, self.held
-        pop = promised.pop
-        for block in blocks:
-            bits = pop(block, held)
-            if bits != held:
-                promised[block] = bits & ~held
+        found = list(map(promised.pop, blocks, repeat(held)))
+        if found.count(held) != len(found):  # some are promised elsewhere too
+            promised.update((block, bits & ~held) for block, bits in zip(blocks, found, strict=True) if bits != held)
         if self.index.journal is not None:
             self._note("ready", blocks)
 

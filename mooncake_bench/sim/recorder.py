@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import contextmanager
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,8 @@ class Recorder:
     def _write(self, jobs: Sequence[Job]) -> None:
         if not jobs:
             return
-        table = np.array(list(map(_read_fields, jobs)), np.int64)
+        flat = chain.from_iterable(map(_read_fields, jobs))
+        table = np.fromiter(flat, np.int64, len(jobs) * len(_JOB_FIELDS)).reshape(len(jobs), -1)
         made = {name: table[:, i] for i, name in enumerate(_JOB_FIELDS)}
         made["stream_ideal_ps"] = self._ideal_streams(made, np.array([job.input_tokens for job in jobs], np.int64))
         not_computed = made["start_ps"] < 0  # a request turned away before its prefill used nothing
@@ -174,7 +176,7 @@ def _unbroken() -> Iterator[None]:
 
 def _move(flat: list[int], columns: dict[str, spool.Growing]) -> None:
     """Empty a flat list, so many numbers a row, into its columns."""
-    table = np.array(flat, np.int64).reshape(-1, len(columns)).T.copy()
+    table = np.fromiter(flat, np.int64, len(flat)).reshape(-1, len(columns)).T.copy()
     for grown, values in zip(columns.values(), table, strict=True):
         grown.append(values)
     flat.clear()
