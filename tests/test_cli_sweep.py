@@ -111,6 +111,24 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(tool: Tool, trace: 
     assert "policy 'ours', request 7" in told.out
 
 
+def test_points_that_are_the_same_run_are_named_but_not_those_that_are_judged_otherwise(tool: Tool, trace: str) -> None:
+    # the trace's requests come one by one: at either threshold nothing is fetched; the warm-up leaves requests out
+    found = tool("sweep", "run", trace, "--vary", "kvcache-centric.threshold=2,4", "--vary", "warmup_ms=0,500", *SMALL)
+    assert found.code == 0
+    said = " ".join(found.out.split())
+    assert "! points 0, 2 are the same run: what differs between their settings had no effect" in said
+    assert "! points 1, 3 are the same run" in said
+    assert said.count("the same run") == 2
+
+
+def test_an_oracle_is_named(tool: Tool, trace: str) -> None:
+    Path("seer.py").write_text(OURS.replace('"ours"', '"seer"\n    oracle = True'), encoding="utf-8")
+    found = tool("sweep", "run", trace, "-p", "seer.py", "-p", "random", "--vary", "speedup=1,2", *SMALL)
+    assert [line for line in found.out.splitlines() if "oracle" in line] == [
+        "! seer: an oracle, it sees the output lengths; no real scheduler could decide"
+    ]
+
+
 def test_where_no_point_says_anything_the_exit_code_is_3(tool: Tool, trace: str) -> None:
     found = tool("sweep", "run", trace, "-p", "ours.py", "--vary", "ours.raises=0,1", *SMALL)
     assert found.code == 3

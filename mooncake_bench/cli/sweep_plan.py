@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.cli.config import check_plan, check_policies, refuse_idle_options, resolve_plan
 from mooncake_bench.cli.output import policies_print_to_stderr
-from mooncake_bench.errors import BenchError, SetupError, nearest
+from mooncake_bench.errors import BenchError, SetupError, TraceError, nearest
 from mooncake_bench.plugins import build
 from mooncake_bench.sim.parsing import parse_slo
 from mooncake_bench.sim.setup import fields_from, flatten, settings
@@ -149,7 +149,8 @@ def _saying(choice: Choice) -> Iterator[None]:
         yield
     except BenchError as error:
         values = {**choice.given, **choice.parameters}
-        if not values:
+        elsewhere = isinstance(error, TraceError) and not any(key.startswith("trace.") for key in values)
+        if elsewhere or not values:
             raise
         where = " ".join(f"{key}={value}" for key, value in values.items())
         raise type(error)(f"{error} (at {where}, policy {choice.label})") from None

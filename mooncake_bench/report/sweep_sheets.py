@@ -11,7 +11,7 @@ from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.headline import cost_line
 from mooncake_bench.results.sweep import DONE, SAMPLES
 from mooncake_bench.results.words import DASH, counted, duration, integer, ms, share, significant
-from mooncake_bench.sim.setup import Setup
+from mooncake_bench.sim.setup import Setup, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,10 +153,10 @@ def _faults(sweep: Sweep) -> dict[str, list[int]]:
 
 
 def _alike(sweep: Sweep) -> list[list[int]]:
-    """Points of which every table is the same, in groups."""
-    found: dict[str, list[int]] = {}
-    for point, content in zip(sweep.column("point"), sweep.column("content_sha256"), strict=True):
-        found.setdefault(content, []).append(point)
+    """Points whose runs are the same in every table and every metric, in groups."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for row in sweep.done.select(["point", "content_sha256", *sweep.metrics]).to_pylist():
+        found.setdefault(tuple(row.values())[1:], []).append(row["point"])
     return [points for points in found.values() if len(points) > 1]
 
 
@@ -185,8 +185,9 @@ def _setting(key: str, value: Any) -> str:
 
 
 def _short(keys: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Dotted names by their last part, where that tells them apart; the head of the table has them whole."""
-    lasts = [HEADERS.get(key, key.rpartition(".")[2]) for key in keys]
+    """A policy's parameter without its owner, where that tells all apart; the head of the table has it whole."""
+    known = {declared.dotted for declared in settings().values()}
+    lasts = [HEADERS.get(key, key if key in known else key.rpartition(".")[2]) for key in keys]
     taken = [*lasts, *others]
     return [last if taken.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
