@@ -245,3 +245,9 @@ def test_compare_and_replay_draw_what_they_show(with_runs: Tool) -> None:
     done = with_runs("replay", "trace.jsonl", "-p", "random", "--plot", "outcomes=a.svg", "-q")
     assert done.code == 0
     assert "tiny" not in Path("a.svg").read_text("utf-8")  # replaced
+
+
+def test_the_page_names_every_kind() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "plots.md").read_text(encoding="utf-8")
+    table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("|"))
+    assert set(re.findall("`([a-z-]+)`", table)) == set(figures.kinds())
