@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_results_tiny import MS, all_rejected, interrupted, tiny_replay
+from test_results_tiny import MS, all_rejected, interrupted, tiny_replay, tiny_run
 
+from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.records import Records
+from mooncake_bench.results.store import read_manifest, read_table, write_run
 from mooncake_bench.results.timeline import TIMELINE, interval_ms, timeline
 from mooncake_bench.sim.replay import Replay, run
 from mooncake_bench.sim.setup import Setup
@@ -127,3 +129,11 @@ def test_the_pool_of_a_replay_counts_each_copy_and_each_block_once() -> None:
     found = timeline(Records.of(run(trace, setup)), 500.0).to_pydict()
     assert found["pool_blocks"][:5] == [2, 2, 4, 4, 5]
     assert found["pool_distinct_blocks"][:5] == [2, 2, 2, 2, 3]
+
+
+def test_a_run_stored_before_pools_were_looked_at_reads_as_one_that_was_not(tmp_path) -> None:
+    made = tiny_run()
+    old = made.timeline.drop_columns(["pool_blocks", "pool_distinct_blocks"])
+    manifest = dict(made.manifest, content_sha256={"timeline": content_sha256(old)})
+    folder = write_run(manifest, {"timeline": old}, tmp_path)
+    assert read_table(folder, "timeline", read_manifest(folder)).equals(made.timeline)

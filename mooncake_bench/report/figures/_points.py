@@ -21,7 +21,7 @@ def policies(sweep: Sweep) -> list[str]:
 
 def metric_axis(metric: Metric) -> Axis:
     """An axis for a metric, with its unit."""
-    said = not metric.unit or metric.name.endswith(metric.unit) or metric.unit == "ratio"
+    said = metric.unit in ("", "ratio") or metric.name.endswith((metric.unit, "_rps", "_per_s"))
     unit = "" if said else f", {metric.unit}"
     return Axis(f"{metric.name}{unit}", low=0 if metric.unit != "" else None)
 
