@@ -15,7 +15,8 @@ tokens of a 70B model is 134 MB, 1.5 ms at 87 GB/s, against 2.7 GB of KVCache).
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, compress
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -78,7 +79,7 @@ class PipelinedCost(WrappedCost):
     ) -> None:
         """``base``: the costs of one node of each instance. ``hop_bytes_per_token``: activations between two stages.
 
-        ``prefill``: which instances are groups; all unless told.
+        ``prefill``: which instances are groups; all unless told. Of several nodes each, no others ever prefill.
         """
         words = [f"prefill groups of {group} nodes"] if group > 1 else []
         words += ["activations sent in no time"] if group > 1 and not hop_bytes_per_token else []
@@ -87,6 +88,7 @@ class PipelinedCost(WrappedCost):
         self.group, self.chunk_tokens, self.hop_bytes = group, chunk_tokens, hop_bytes_per_token
         grouped = np.ones(len(base), np.bool_) if prefill is None else np.array(prefill, np.bool_)
         times = np.where(grouped, group, 1)
+        self._prefills = [group == 1 or bool(here) for here in grouped]
         self._nic = float_column(base.nic_bytes_per_s * times, len(base))
         self._vram = int_column(base.vram_tokens * times, len(base))
         self._node_nic = [int(rate) for rate in base.nic_bytes_per_s]
@@ -162,10 +164,10 @@ class PipelinedCost(WrappedCost):
         return self._overhead[instance] + sum(work + (self.group - 1) * hop for work, hop in chunks)
 
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
-        """(N,) time through an empty pipeline [ms]; each different question is answered once."""
+        """(N,) time through an empty pipeline, inf where there is none [ms]; a question is answered once for all."""
         asked = list(zip(self._alike, computed.tolist(), prefix.tolist(), strict=True))
-        times = {question: self._alone_ms(*question) for question in set(asked)}
-        return np.array([times[question] for question in asked])
+        times = {question: self._alone_ms(*question) for question in set(compress(asked, self._prefills))}
+        return np.array([times[one] if here else inf for one, here in zip(asked, self._prefills, strict=True)])
 
     def _alone_ms(self, instance: int, computed: float, prefix: float) -> float:
         """The same at one instance [ms].

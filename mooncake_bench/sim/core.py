@@ -82,5 +82,6 @@ class CoredNetwork(Network):
 
 def _most(flow: Flow) -> int:
     """B/s that a flow takes at most."""
-    most = min(flow.egress.capacity, flow.ingress.capacity)
-    return most if flow.cap is None else min(flow.cap, most)
+    out, into, cap = flow.egress.capacity, flow.ingress.capacity, flow.cap
+    most = out if out < into else into
+    return most if cap is None or cap > most else cap

@@ -9,6 +9,7 @@ blocks stay on the SSD, so that evicting them again writes nothing. A node idles
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -63,7 +64,8 @@ class Ssd:
         self.capacity = drive.blocks
         self.read = drive.read_bytes_per_s
         self._write_ps = -(-block_bytes * SCALE // drive.write_bytes_per_s)
-        self.blocks: dict[int, int] = {}  # block: when its write ends (ps); least recently used first
+        # block: when its write ends (ps); least recently used first
+        self.blocks: OrderedDict[int, int] = OrderedDict()
         self.pins: dict[int, int] = {}
         self.free_ps = 0  # when all writes so far have ended
         self.busy_ps = 0  # when all reads so far would have ended
@@ -73,9 +75,8 @@ class Ssd:
         """The pool gave these blocks up: write those that are not here."""
         mine, new, ends = self.blocks, [], max(self._tiers.cluster.now, self.free_ps)
         for block in blocks:
-            there = mine.pop(block, None)
-            if there is not None:
-                mine[block] = there
+            if block in mine:
+                mine.move_to_end(block)
                 self.spared += 1
             elif len(mine) < self.capacity or self._evict():
                 ends += self._write_ps
@@ -106,10 +107,10 @@ class Ssd:
         """These blocks are used, and stay until :meth:`unpin`."""
         now = self._tiers.cluster.now
         for block in reversed(blocks) if tail_first else blocks:
-            ready = self.blocks.pop(block)
+            ready = self.blocks[block]
             if ready > now:
                 raise InvariantError(f"block {block} is to be read at {now} ps, and its write ends at {ready} ps")
-            self.blocks[block] = ready
+            self.blocks.move_to_end(block)
             self.pins[block] = self.pins.get(block, 0) + 1
 
     def unpin(self, blocks: Sequence[int]) -> None:

@@ -95,12 +95,13 @@ class View:
         self._ones = np.ones(state.instances)
         self._ps_per_ms = np.array(PS_PER_MS)
         self._now_array = np.zeros((), np.int64)
-        self._input_tokens = np.zeros(())
+        self._input_tokens, self._prompt = np.zeros(()), np.zeros((), np.int64)
 
     def roles_changed(self, prefill: Bools, decode: Bools) -> None:
         """Instances have these roles from now on; a dead one has none. Seen at once, however late a view is."""
         self._set_roles(prefill, decode)
         self._hidden = np.concatenate([~prefill, ~prefill])
+        self._shown = np.where(self._hidden, 0, 1)
         self._request = None
 
     def _set_roles(self, prefill: Bools, decode: Bools) -> None:
@@ -132,7 +133,7 @@ class View:
         np.maximum(left, self._zeros, out=left)
         wait: Floats = left / self._ps_per_ms
         wait += self._role_wait
-        wait.flags.writeable = False
+        wait.setflags(write=False)
         return wait
 
     @property
@@ -149,10 +150,11 @@ class View:
         self._found = found = self._index.match(request.blocks)
         self._tokens = found.tokens
         if found.longest == len(request.blocks):  # the last block may be partial
-            self._tokens = np.minimum(found.tokens, request.input_tokens)
+            self._prompt[()] = request.input_tokens
+            self._tokens = np.minimum(found.tokens, self._prompt)
             self._tokens.flags.writeable = False
         if self._hidden is not None:
-            self._tokens = np.where(self._hidden, 0, self._tokens)
+            self._tokens = self._tokens * self._shown
             self._tokens.flags.writeable = False
 
     def cached_tokens(self, request: Request) -> Ints:
