@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mooncake_bench.report.figure import Axis, Figure, Heat, Panel
+from mooncake_bench.report.figures._curves import sentences
 from mooncake_bench.report.figures._over_time import clock, columns
 from mooncake_bench.results.coupled import is_coupled
 from mooncake_bench.results.facts import Facts
@@ -25,6 +26,7 @@ DESCRIPTION = "A heat map a pool and run: the share of time each prefill instanc
 TAKES = "runs"
 STRETCHES = 120
 LOST = "Prefill of attempts that came to nothing is not shown."
+INLINED = "Prompts that decode instances computed themselves are not shown."
 
 
 Map = tuple[Sequence[int], "Floats"]  # instances, and a row of values for each
@@ -57,7 +59,9 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
         panels.append(_panel(f"{name}prefill", unit, prefills, time, edges, high))
         panels.append(_panel(f"{name}decode", "batch, requests", batches, time, edges, most))
     lost = any((each.all_rows("lost_prefill_ms") > 0).any() for each in facts)
-    return Figure(NAME, TITLE, tuple(panel for panel in panels if panel.heat), note=LOST if lost else "")
+    inlined = any(run.requests.column("inlined").to_numpy().any() for run in runs)
+    note = sentences(LOST if lost else "", INLINED if inlined else "")
+    return Figure(NAME, TITLE, tuple(panel for panel in panels if panel.heat), note=note)
 
 
 def _map(spans: Spans, edges: Floats, ids: Sequence[int]) -> Map:
@@ -88,8 +92,7 @@ def prefill_spans(run: Run) -> Spans:
     arrival, waited, queue, fetch, spent, instance = (table.column(name).to_numpy() for name in names)
     start = arrival + np.nan_to_num(waited) + queue + fetch
     ran = ~np.isnan(start) & ~np.isnan(instance.astype(np.float64))
-    if "inlined" in table.schema.names:
-        ran &= ~table.column("inlined").to_numpy()
+    ran &= ~table.column("inlined").to_numpy()
     nodes = int(run.manifest["setup"].get("prefill.group") or 1)
     if nodes > 1:  # a pipeline is as busy as one of its stages
         spent = (table.column("prefill_gpu_ms").to_numpy() - table.column("lost_prefill_ms").to_numpy()) / nodes
