@@ -195,7 +195,8 @@ def _fate(row: dict[str, Any]) -> str:
         status = f"failed ({row['reject_reason']})"
     words = [status]
     if row["prefill_instance"] is not None:
-        words.append(f"prefill on instance {row['prefill_instance']}")
+        where = "inlined" if row["inlined"] else f"on instance {row['prefill_instance']}"
+        words.append(f"prefill {where}")
     if row["decode_instance"] is not None:
         words.append(f"decode on instance {row['decode_instance']}")
     if row["hit_tokens"] is not None:
