@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from client_worlds import COMPLETED, FAILED, MS, REJECTED, World
+from fault_tools import Tool, latest, line, written
 from reference.fast import token_times_ps
 from reference.inlining import Asked, Reference
 
@@ -484,6 +485,19 @@ def test_policies_see_it_promised_to_its_decode_instance(view: str) -> None:
 # accounts
 
 
+def test_the_command_line_tells_of_it(tool: Tool) -> None:
+    # The prefill instance has 8,000 tokens to do, a second; 300 take a tenth of it where they decode, and nobody does.
+    trace = written("t.jsonl", [line(0.0, 8000, 3), line(100.0, 300, 3)])
+    told = tool("replay", trace, "--cluster", "1P+1D", "--slo", "tbt:1s", "--decode-inline", "on", "-v")
+    assert told.code == 0
+    assert "request 1: prefill inlined into decode 1 (0 of 300 tokens hit)" in " ".join((told.out + told.err).split())
+    assert latest().metrics()["inlined_requests"].value == 1
+    explained = tool("explain", "@last", "1")
+    assert explained.code == 0
+    assert "decided: prefill on instance 0" in explained.out
+    assert "prefill inlined; decode on instance 1" in explained.out
+
+
 def test_a_group_of_nodes_pays_for_its_own_prefill_only() -> None:
     # A prompt takes both nodes half its time each, one after the other: the queue ends at 9 + 50, row 2 would be there
     # at 65. Called off in its step it has spent the 6 ms of one decode node, not of two. Row 3 has its 6 in the next.
@@ -497,8 +511,8 @@ def test_a_group_of_nodes_pays_for_its_own_prefill_only() -> None:
 
 
 def test_the_head_of_a_report_says_so() -> None:
-    (line,) = [line for line in headline(Run.from_replay(world().replay())) if line.startswith("cluster")]
-    assert line.endswith(", prefill inlined into decode")
+    (words,) = [words for words in headline(Run.from_replay(world().replay())) if words.startswith("cluster")]
+    assert words.endswith(", prefill inlined into decode")
 
 
 @pytest.mark.parametrize(
