@@ -81,6 +81,7 @@ BEFORE = {
     "compare": ["replay conversation-like -p random -p kvcache-centric --max-requests 500"],
     "gate": ["replay conversation-like --max-requests 200"] * 2,
     "report": ["replay conversation-like -p random -p kvcache-centric --max-requests 200"],
+    "export": ["replay conversation-like --max-requests 100"],
     "plot": ["replay conversation-like -p random -p kvcache-centric --max-requests 200"],
     "explain": ["replay conversation-like -p kvcache-centric --max-requests 200"],
     "artifact pack": ["replay conversation-like -p random -p kvcache-centric --max-requests 100"],

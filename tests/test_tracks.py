@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from test_results_tiny import all_rejected, tiny_run
 
 from mooncake_bench import replay
+from mooncake_bench.cli.line import run_line
 from mooncake_bench.report.tracks import document
 from mooncake_bench.report.tracks.events import Slice, track
 from mooncake_bench.results.run import Run
@@ -126,3 +129,31 @@ def test_lanes_never_overlap_and_are_no_more_than_needed(spans: list[tuple[int, 
     assert_valid(found)
     at_once = max(sum(start <= at < start + lasts for start, lasts in spans) for at in range(31))
     assert len({e["tid"] for e in found if e["ph"] == "X"}) == at_once
+
+
+def test_report_writes_a_timeline_alone_or_beside_the_page(tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "run"
+    tiny_run().save(run_dir=folder)
+    plain, packed, page = (tmp_path / name for name in ("t.json", "t.json.gz", "page.html"))
+    assert run_line(["report", str(folder), "--timeline", str(plain)]) == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "t.json"]
+    assert_valid(json.loads(plain.read_text(encoding="utf-8"))["traceEvents"])
+    assert "for Perfetto or chrome" in capsys.readouterr().out
+    assert run_line(["report", str(folder), "--timeline", str(packed), "-o", str(page)]) == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert page.is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--timeline t.txt", "expected a name that ends in .json or .json.gz"),
+        ("--timeline t.json --title x", "--title: no effect without a page"),
+        ("--timeline no/such/t.json", "--timeline 'no/such/t.json'"),
+    ],
+)
+def test_a_timeline_that_cannot_be_written_is_refused(words: str, told: str, tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "run"
+    tiny_run().save(run_dir=folder)
+    assert run_line(["report", str(folder), *words.split()]) == 2
+    assert told in capsys.readouterr().err

@@ -215,15 +215,15 @@ def _store(bench: Bench, target: Path | None, given: dict[str, Any]) -> None:
 
 EXAMPLES = (
     Example(
-        "capacity conversation-like -p load-balancing -p kvcache-centric --max-requests 1000",
+        "capacity conversation-like -p load-balancing -p kvcache-centric --max-requests 200",
         "the highest load of two routers",
     ),
     Example(
-        "capacity conversation-like --clusters 2P+2D,1P+3D --max-requests 1000 --seeds 3", "of two clusters, 3 seeds"
+        "capacity conversation-like --clusters 2P+2D,1P+3D --max-requests 200 --seeds 2", "of two clusters, 2 seeds"
     ),
     Example(
-        "capacity conversation-like --search cluster --cluster 4P+4D --max-requests 1000",
-        "the smallest cluster up to 4P+4D",
+        "capacity conversation-like --search cluster --cluster 6P+2D --max-requests 200",
+        "the smallest cluster up to 6P+2D",
     ),
 )
 COMMANDS: Commands = (("capacity", capacity, EXAMPLES),)

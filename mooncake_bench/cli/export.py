@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import render_list
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, note
+from mooncake_bench.cli.output import answer
 from mooncake_bench.errors import SetupError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _write(text: str, given: dict[str, Any]) -> None:
         return
     with outfile.writing(target, force=given["force"], label=f"-o {str(target)!r}", error=SetupError) as partial:
         partial.write_text(text, encoding="utf-8")
-    note(f"written: {target}")
+    answer(f"{target}: {len(text.encode('utf-8')):,} bytes")
 
 
 EXAMPLES = (

@@ -8,26 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
 from mooncake_bench.cli.options import Example, argument, option
-from mooncake_bench.cli.output import answer, silence
+from mooncake_bench.cli.output import answer, note, silence
 from mooncake_bench.errors import ResultError, SetupError
 
 if TYPE_CHECKING:
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.report.html.page import Page
 
-STDOUT = "-"
+STDOUT, PAGE = "-", "report.html"
+TIMELINES = (".json", ".json.gz")
 RUNS = "Runs, the first is the reference: a folder, a number, a --name, @last or @last:N; or the folder of one sweep"
 EXAMPLES = (
     Example("report @last:2", "the two latest runs as report.html, the older as the reference"),
     Example("report 1 2 -o overload.html --title 'Overload, 2.5 x'", "two runs by number, under a title of your own"),
-    Example("report @last -o -", "the latest run, written to stdout"),
+    Example("report @last --timeline run.json", "the latest run over time, for Perfetto; no page"),
 )
 
 
 @options.takes(
     argument("runs", list[str], RUNS, metavar="RUN"),
     option(
-        "out", str, ("-o", "--out"), "File to write, - is stdout [default: report.html]", "report.html",
+        "out", str | None, ("-o", "--out"), "Page to write, - is stdout [default: report.html; with --timeline none]",
+        panel="Output", metavar="FILE",
+    ),
+    option(
+        "timeline", Path | None, ("--timeline",),
+        "Write trace events for Perfetto or chrome://tracing to this .json or .json.gz [default: none]",
         panel="Output", metavar="FILE",
     ),
     option("force", bool, ("--force",), "Overwrite an existing file [default: off]", False, panel="Output"),
@@ -45,16 +51,21 @@ EXAMPLES = (
     ),
 )  # fmt: skip
 def report(**given: Any) -> None:
-    """Write stored runs as one HTML page: what was replayed, tables, and figures with their numbers.
+    """Write stored runs as one HTML page: what was replayed, tables, and figures with their numbers; or as a timeline.
 
     The page needs no network and nothing beside it: open it, print it, send it on. Tables can be sorted, and the
     numbers of every table and figure downloaded. Needs Jinja2: pip install 'mooncake-bench[report]'.
     """
+    if given["out"] is None and given["timeline"] is None:
+        given["out"] = PAGE
     _check(given)
-    from mooncake_bench.report.html.page import check_jinja, render
+    if given["out"] is not None:
+        from mooncake_bench.report.html.page import check_jinja, render
 
-    check_jinja()
-    _write(render(_page(given)), given)
+        check_jinja()
+        _write(render(_page(given)), given)
+    if given["timeline"] is not None:
+        _write_timeline(given)
 
 
 def _page(given: dict[str, Any]) -> Page:
@@ -96,10 +107,46 @@ def _check(given: dict[str, Any]) -> None:
 
     if given["title"] is not None and not given["title"].strip():
         raise SetupError("--title: expected some text, got nothing")
+    if given["timeline"] is not None:
+        _check_timeline(given)
+    if given["out"] is None:
+        return
     if given["out"] != STDOUT:
         outfile.check_target(given["out"], force=given["force"], label=_label(given), error=SetupError)
     elif given["force"]:
         raise SetupError("--force: no effect where the page goes to stdout; leave it out")
+
+
+def _check_timeline(given: dict[str, Any]) -> None:
+    from mooncake_bench import outfile
+
+    target = given["timeline"]
+    if not target.name.endswith(TIMELINES):
+        raise SetupError(f"--timeline {str(target)!r}: expected a name that ends in {' or '.join(TIMELINES)}")
+    outfile.check_target(target, force=given["force"], label=f"--timeline {str(target)!r}", error=SetupError)
+    if given["out"] is None and given["title"] is not None:
+        raise SetupError("--title: no effect without a page; add -o FILE, or drop it")
+
+
+def _write_timeline(given: dict[str, Any]) -> None:
+    """The runs' trace events; what was left out is said on stderr."""
+    import gzip
+
+    from mooncake_bench import outfile
+    from mooncake_bench.report.tracks import document
+    from mooncake_bench.results.run import open_runs
+
+    target = given["timeline"]
+    text, notes = document(open_runs(given["runs"], *([given["results"]] if given["results"] else [])))
+    content = text.encode("utf-8")
+    if target.suffix == ".gz":
+        content = gzip.compress(content, mtime=0)
+    label = f"--timeline {str(target)!r}"
+    with outfile.writing(target, force=given["force"], label=label, error=SetupError) as partial:
+        partial.write_bytes(content)
+    for line in notes:
+        note(line)
+    answer(f"{target}: {len(content):,} bytes, for Perfetto or chrome://tracing")
 
 
 def _label(given: dict[str, Any]) -> str:

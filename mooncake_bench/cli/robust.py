@@ -157,13 +157,17 @@ def _target(given: dict[str, Any]) -> Path | None:
 
 EXAMPLES = (
     Example(
-        "robust conversation-like -p cache-aware -p kvcache-centric --max-requests 1000 --speedup 2",
+        "robust conversation-like -p random -p kvcache-centric --max-requests 200 --speedup 4 --seeds 1",
         "is more within its SLOs?",
     ),
     Example(
-        "robust conversation-like -p load-balancing -p kvcache-centric --max-requests 1000 --metric mean_ttft_ms",
+        "robust conversation-like -p load-balancing -p kvcache-centric --max-requests 200 --metric mean_ttft_ms --seeds 1",
         "is it faster?",
     ),
-    Example("robust -p baseline -p predictive --max-requests 2000 --seeds 1", "the first-run scenario, fewer rows"),
+    Example(
+        "robust conversation-like -p random -p kvcache-centric --max-requests 200 --speedup 4 --seeds 0 "
+        "--cost-error 10%,10%",
+        "with errors of the costs of your own",
+    ),
 )
 COMMANDS: Commands = (("robust", robust, EXAMPLES),)
