@@ -161,7 +161,8 @@ EXAMPLES = (
         "is more within its SLOs?",
     ),
     Example(
-        "robust conversation-like -p load-balancing -p kvcache-centric --max-requests 200 --metric mean_ttft_ms --seeds 1",
+        "robust conversation-like -p load-balancing -p kvcache-centric --max-requests 200 --seeds 1 "
+        "--metric mean_ttft_ms",
         "is it faster?",
     ),
     Example(
