@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.output import json_answer, screen
-from mooncake_bench.report.markup import clean
+from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mooncake_bench.report.gate_sheets import why
-from mooncake_bench.report.markup import clean
 from mooncake_bench.results.gate.judge import PASS
+from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

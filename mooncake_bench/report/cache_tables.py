@@ -8,11 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.report import markup
 from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.cache_analysis import BOUND, DEFINITIONS, USUAL
 from mooncake_bench.results.cache_notices import notices
-from mooncake_bench.results.words import DASH, counted, duration, integer, share
+from mooncake_bench.results.words import DASH, counted, csv_text, duration, integer, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -227,5 +226,5 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     for number, row in enumerate(rows):
         if number == 0:
             writer.writerow(row)
-        writer.writerow(markup.csv_text(value) if isinstance(value, str) else value for value in row.values())
+        writer.writerow(csv_text(value) if isinstance(value, str) else value for value in row.values())
     return out.getvalue()

@@ -7,12 +7,11 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.report.markup import csv_text
 from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.gate import judge
 from mooncake_bench.results.gate.judge import FAIL, PASS
 from mooncake_bench.results.gate.rules import Bound
-from mooncake_bench.results.words import DASH, counted
+from mooncake_bench.results.words import DASH, counted, csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

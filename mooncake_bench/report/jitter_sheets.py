@@ -8,9 +8,8 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.report.markup import csv_text
 from mooncake_bench.report.sheets import Report, Sheet
-from mooncake_bench.results.words import DASH, counted
+from mooncake_bench.results.words import DASH, counted, csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

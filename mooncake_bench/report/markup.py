@@ -8,8 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.results.words import clean as clean
-from mooncake_bench.results.words import csv_text as csv_text
+from mooncake_bench.results.words import clean, csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

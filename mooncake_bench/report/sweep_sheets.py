@@ -6,11 +6,10 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.report.markup import csv_text
 from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.headline import cost_line
 from mooncake_bench.results.sweep import DONE, SAMPLES
-from mooncake_bench.results.words import DASH, counted, duration, integer, ms, share, significant
+from mooncake_bench.results.words import DASH, counted, csv_text, duration, integer, ms, share, significant
 from mooncake_bench.sim.setup import Setup, settings
 
 if TYPE_CHECKING:

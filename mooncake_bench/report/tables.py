@@ -15,6 +15,7 @@ from mooncake_bench.results.compare import Comparison, compare
 from mooncake_bench.results.run import Run
 from mooncake_bench.results.split import split
 from mooncake_bench.results.why import why as reasons_of
+from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,13 +113,13 @@ def _line(console: Console, text: str, style: str = "") -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    lines = Text(markup.clean(text), style=style).wrap(console, console.width - 2)
+    lines = Text(clean(text), style=style).wrap(console, console.width - 2)
     for i, line in enumerate(lines):
         console.print(Padding(line, (0, 0, 0, 2 if i else 0)))
 
 
 def _print_sheet(console: Console, sheet: Sheet, *, unicode: bool) -> None:
-    console.print(markup.clean(sheet.title), style="bold")
+    console.print(clean(sheet.title), style="bold")
     width = console.width
     table = _table(sheet, width, unicode=unicode)
     console.width = max(width, _needed(table, console))  # a digit cut off is worse than a line too long
@@ -141,7 +142,7 @@ def _table(sheet: Sheet, width: int, *, unicode: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[Text(markup.clean(cell)) for cell in row] for row in (sheet.headers, *sheet.rows)]
+    cells = [[Text(clean(cell)) for cell in row] for row in (sheet.headers, *sheet.rows)]
     widest = [max(row[i].cell_len for row in cells) for i in range(len(sheet.headers))]
     gap = 1 if not unicode or sum(widest) + 2 * len(widest) - 1 <= width else 0
     table = Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement
 
-from mooncake_bench.report.markup import clean
+from mooncake_bench.results.words import clean
 
 
 def number(value: float) -> str:

@@ -17,7 +17,7 @@ from mooncake_bench.errors import SetupError
 from mooncake_bench.report.html import svg
 from mooncake_bench.report.html.payload import payload
 from mooncake_bench.report.html.tables import Table, file_name, tables
-from mooncake_bench.report.markup import clean
+from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from mooncake_bench.report.html import shapes
 from mooncake_bench.report.html.elements import number, text
 from mooncake_bench.report.html.heat import draw_heat, heat_height
 from mooncake_bench.report.html.scale import Scale, bounds, near_zero, rounded_up, tick_text
-from mooncake_bench.report.markup import clean
+from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench import outfile
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.analytic import EngineOverhead
-from mooncake_bench.report.markup import clean
 from mooncake_bench.report.sheets import Report, Sheet
-from mooncake_bench.results.words import integer, ms
+from mooncake_bench.results.words import clean, integer, ms
 from mooncake_bench.studies.served.fit import TOLD_APART
 
 if TYPE_CHECKING:
