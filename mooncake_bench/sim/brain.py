@@ -180,9 +180,11 @@ class Brain:
         job.hit_tokens = min(hits * self._block, job.input_tokens)
         job.computed = max(1, job.input_tokens - job.hit_tokens)
         prefix = job.input_tokens - job.computed
-        job.prefill_ps = job.turn_ps = self.cost.prefill_ps(job.prefill, job.computed, prefix)
-        if self._pipelined is not None:
-            job.turn_ps = self._pipelined.turn_ps(job.prefill, job.computed, prefix)
+        if self._pipelined is None:
+            job.prefill_ps = job.turn_ps = self.cost.prefill_ps(job.prefill, job.computed, prefix)
+        else:
+            stages = self._pipelined.alone_ps(job.prefill, job.computed, prefix)
+            job.prefill_ps, job.turn_ps = stages[-1], stages[0]
 
     def _check_fetch(self, job: Job, choice: Any, lengths: Sequence[int]) -> int:
         """Leading blocks cached once the fetch is done."""

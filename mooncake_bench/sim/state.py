@@ -52,8 +52,8 @@ class DecodeColumns:
         batch: Ints = self._columns()[3].copy()
         return batch
 
-    def at(self, now: int) -> tuple[Ints, Ints]:
-        """Context sum of each batch, and the steps each instance has done, at ``now``."""
+    def at(self, now: int) -> tuple[Ints, Ints | list[int]]:
+        """Context sum of each batch, and the steps each instance has done, at ``now``; few ask for these."""
         if len(self._rows) > FEW:
             return self._many_at(now)
         tokens, steps = [], []
@@ -61,7 +61,7 @@ class DecodeColumns:
             done = steps_within(now - start, step, growth) if batch else 0
             tokens.append(context + batch * done)
             steps.append(before + done)
-        return np.array(tokens), np.array(steps)
+        return np.array(tokens), steps
 
     def _many_at(self, now: int) -> tuple[Ints, Ints]:
         """:meth:`at` for a large cluster: a float root, corrected by one in integers."""

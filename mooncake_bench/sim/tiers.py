@@ -99,7 +99,8 @@ class Ssd:
             if victim < 0:
                 return False
         del self.blocks[victim]
-        self._tiers.forget((victim,), self.held)
+        if self._tiers.index is not None:
+            self._tiers.forget((victim,), self.held)
         self.evictions += 1
         return True
 

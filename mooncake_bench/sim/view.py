@@ -84,7 +84,7 @@ class View:
         self._found: Match = index.match(())
         self._tokens = self._found.tokens
         self._decode_key = (-1, -1)
-        self._steps: Ints = np.zeros(0, np.int64)
+        self._steps: Ints | list[int] = []
         self._decode_tokens: Ints = np.zeros(0, np.int64)
         self._tables: dict[str, tuple[tuple[int, ...], Columns]] = {}
         self._asked = 0  # calls of `at`
@@ -218,7 +218,7 @@ class View:
         key = (*self._decode_key, self._state.joined.version)
         if self._cached("joined") != key:
             instance, since, tokens = self._state.joined.columns()
-            self._keep("joined", key, instance, since, tokens + self._steps[instance])
+            self._keep("joined", key, instance, since, tokens + np.asarray(self._steps)[instance])
         return self._tables["joined"][1]
 
     @property
