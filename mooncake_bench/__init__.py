@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mooncake_bench.results import Run
+    from mooncake_bench.results.sweep import Sweep
     from mooncake_bench.trace import Trace
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compare", "open_run", "replay"]
+__all__ = ["__version__", "compare", "open_run", "open_sweep", "replay"]
 
 
 def replay(
@@ -76,6 +77,13 @@ def _spec(policy: Any) -> str:
 def open_run(path: str | Path) -> Run:
     """A stored run by its folder. Raises ResultError when it cannot be read."""
     from mooncake_bench.results.run import open_run as open_stored
+
+    return open_stored(path)
+
+
+def open_sweep(path: str | Path) -> Sweep:
+    """A stored sweep by its folder, a row a replay. Raises ResultError when it cannot be read."""
+    from mooncake_bench.results.sweep import open_sweep as open_stored
 
     return open_stored(path)
 
