@@ -10,13 +10,13 @@ import pytest
 from mooncake_bench.sim.costs import cost_of
 from mooncake_bench.sim.replay import run as simulate
 from mooncake_bench.sim.setup import Setup
+from mooncake_bench.studies import replays
 from mooncake_bench.studies.reproduce import (
     f25_f10,
     f25_f12,
     f25_f13,
     f25_f14,
     f25_f15,
-    replays,
     v3_f2,
     v3_f7,
 )

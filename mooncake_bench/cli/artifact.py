@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mooncake_bench.studies.artifact.contents import Contents
     from mooncake_bench.studies.artifact.outcome import Outcome
 
-HELP = "A paper's runs in one archive, with all that replays them again."
+HELP = "A paper's runs in one archive, and their replay."
 EXAMPLES = (
     Example("artifact pack @last:2 -o paper.tar.gz --force", "the two latest runs, their policies and setups"),
     Example("artifact verify paper.tar.gz --list", "what an archive holds; runs nothing"),

@@ -140,7 +140,9 @@ PARAMETERS = [
 
 @options.takes(*PARAMETERS)
 def cache(**given: Any) -> None:
-    """Say what a prefix cache gets out of a trace, by eviction policy and capacity, and what no cache can beat.
+    """Say what a prefix cache gets out of a trace.
+
+    By eviction policy and capacity, and what no cache can beat.
 
     Requests are served at once in trace order, without a cluster. Beside each policy stand the exact offline optimum
     and an infinite cache; the answer also says why blocks miss.

@@ -73,7 +73,9 @@ _how = partial(option, panel="The search")
     option("quiet", bool, ("-q", "--quiet"), "No progress and notices on stderr [default: off]", False, panel="Output"),
 )  # fmt: skip
 def capacity(**given: Any) -> None:
-    """Find the highest load at which SLOs hold, for each policy or cluster, or the smallest cluster that holds them.
+    """Find the highest load at which SLOs hold.
+
+    For each policy or cluster; or the smallest cluster that carries a load.
 
     The search for a load begins at --speedup, doubles or halves it until it has both a load that holds and one that
     does not, and then bisects. That for a cluster takes --cluster as the most nodes of each role there may be, and

@@ -42,7 +42,9 @@ EXAMPLES = (
     option("quiet", bool, ("-q", "--quiet"), "No progress on stderr [default: off]", False, panel="Output"),
 )
 def explain(**given: Any) -> None:
-    """Explain a decision: what the policy saw of each candidate, what it chose, and what then happened.
+    """Explain a decision, and what came of it.
+
+    Shows what the policy saw of each candidate, what it chose, and what then happened.
 
     A run's folder does not hold what policies saw, so the run is replayed up to that decision, with the trace, the
     setup and the policies' code that it had; where one of them is another now, that is said instead. What happened

@@ -51,7 +51,9 @@ EXAMPLES = (
     ),
 )  # fmt: skip
 def report(**given: Any) -> None:
-    """Write stored runs as one HTML page: what was replayed, tables, and figures with their numbers; or as a timeline.
+    """Write stored runs as one HTML page, or as a timeline.
+
+    The page says what was replayed, in tables and figures with their numbers.
 
     The page needs no network and nothing beside it: open it, print it, send it on. Tables can be sorted, and the
     numbers of every table and figure downloaded. Needs Jinja2: pip install 'mooncake-bench[report]'.

@@ -53,7 +53,9 @@ SUMMARIES = ("summary.md", "summary.tex", "summary.html")
 
 @options.takes(*PARAMETERS)
 def reproduce(**given: Any) -> None:
-    """Reproduce results of the Mooncake papers: published value, ours, their ratio, and the verdict.
+    """Reproduce results of the Mooncake papers.
+
+    Prints the published value, ours, their ratio, and the verdict.
 
     Where a published trace is not at hand a bundled one stands in, which the answer says.
     """

@@ -49,7 +49,7 @@ _how = partial(option, panel="The study")
     option("quiet", bool, ("-q", "--quiet"), "No progress and notices on stderr [default: off]", False, panel="Output"),
 )  # fmt: skip
 def robust(**given: Any) -> None:
-    """Test whether the difference between policies survives small changes of what nobody knows exactly.
+    """Test whether a difference between policies survives.
 
     Replays all of them again with arrivals moved by up to 1 ms, a coarse grid of arrivals spread, other seeds, a view
     that is a second old, a router's own view, prefill and decode costs off by their p90 error either way, and 10 % less

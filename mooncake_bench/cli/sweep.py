@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results.sweep import Sweep
     from mooncake_bench.studies.sweep.executors import Executor
 
-HELP = "Replay a trace under many settings, in parallel, into one dataset."
+HELP = "Replay a trace under many settings, into one dataset."
 SOME_FAILED, SOME_LEFT = 1, 3
 RESULTS = Path("results")
 STATUS_FORMATS = ("table", "json", "markdown", "latex")

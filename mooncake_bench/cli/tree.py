@@ -66,25 +66,25 @@ def build_app() -> typer.Typer:
     _add(app, replay.COMMANDS)
     for top in (
         compare,
-        export,
-        gate,
+        explain,
         report,
         plot,
-        explain,
+        export,
+        gate,
         capacity,
+        robust,
         cache,
         reproduce,
-        robust,
     ):
         _add(app, top.COMMANDS)
     for name, module, rooms in (
+        ("sweep", sweep, (sweep,)),
+        ("artifact", artifact, (artifact,)),
         ("policies", policies, (policies,)),
         ("traces", traces, (traces, traces_edit, traces_make, traces_fetch)),
         ("calibrate", calibrate, (calibrate_fit, calibrate_live, calibrate_transfer, calibrate_validate)),
         ("hardware", hardware, (hardware,)),
         ("metrics", metrics, (metrics,)),
-        ("artifact", artifact, (artifact,)),
-        ("sweep", sweep, (sweep,)),
     ):
         group = _group(module.HELP, *module.EXAMPLES)
         group.callback(invoke_without_command=True)(_help_without_command)
