@@ -318,6 +318,14 @@ def test_policies_are_told_what_the_clock_takes(
     assert told * PS_PER_MS == pytest.approx(clock, rel=1e-9)
 
 
+def test_an_instance_that_is_no_group_of_nodes_never_prefills() -> None:
+    # 4 tokens in chunks of 2 through 2 stages: 1 ms a chunk and stage, 3 turns; the decode instance has none
+    told = piped(2, chunk=2).prefill_ms(np.array([4.0, 4.0]), np.zeros(2))
+    assert told.tolist() == [3.0, float("inf")]
+    # without groups it might, should it change its role
+    assert piped(1, chunk=2).prefill_ms(np.array([4.0, 4.0]), np.zeros(2)).tolist() == [4.0, 4.0]
+
+
 def test_costs_that_answer_one_question_an_instance_at_a_time_are_asked_so() -> None:
     class OneByOne(FakeCost):
         def prefill_ms(self, computed, prefix):
