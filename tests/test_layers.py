@@ -19,7 +19,7 @@ RANK = {
     for rank, rooms in enumerate(
         (
             ("errors", "paths"),
-            ("collector", "outfile", "spool"),
+            ("collector", "filelock", "outfile", "spool"),
             ("api",),
             ("hardware", "trace", "plugins"),
             ("live",),

@@ -19,6 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from mooncake_bench import filelock
 from mooncake_bench.errors import SetupError, TraceError
 from mooncake_bench.trace.public import CHUNK_BYTES, PublicTrace
 
@@ -123,7 +124,7 @@ def _locked(target: Path) -> Iterator[None]:
     while True:
         handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         try:
-            if _take(handle) and _same_file(handle, path):
+            if filelock.take(handle) and _same_file(handle, path):
                 break
         except BaseException:
             os.close(handle)
@@ -136,22 +137,6 @@ def _locked(target: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # some systems keep open files
             path.unlink()
         os.close(handle)
-
-
-def _take(handle: int) -> bool:
-    """Take the lock if it is free; the system gives it back when the process ends, however it ends."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def _same_file(handle: int, path: Path) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mooncake_bench import outfile
+from mooncake_bench import filelock, outfile
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.sweep import FAILED, MANIFEST, PARTS, RUNS, read_manifest, read_parts, schema_of
 from mooncake_bench.studies.sweep.points import FREE, check_same
@@ -125,7 +125,7 @@ def is_held(folder: Path) -> bool:
     except OSError:  # not there, or not ours to write in
         return False
     try:
-        return not _take(handle)
+        return not filelock.take(handle)
     finally:
         os.close(handle)
 
@@ -172,7 +172,7 @@ def _held(folder: Path) -> Iterator[None]:
     with _writable(folder):
         handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
     try:
-        if not _take(handle):
+        if not filelock.take(handle):
             raise ResultError(f"{str(folder)!r}: another process is adding to that sweep; wait for it, or end it")
         yield
     finally:
@@ -186,21 +186,6 @@ def _writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ResultError(f"{str(folder)!r} cannot be written: {error.strerror or error}") from None
-
-
-def _take(handle: int) -> bool:
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def _read(path: Path) -> pa.Table:
