@@ -19,6 +19,7 @@ from mooncake_bench.studies.capacity import find, split
 from mooncake_bench.studies.capacity.find import Bench, Limits
 from mooncake_bench.studies.capacity.rule import Kept, Rule
 from mooncake_bench.studies.capacity.search import Bracket, Split, loads, splits
+from mooncake_bench.studies.capacity.show import load_report
 from mooncake_bench.trace import Trace
 
 if TYPE_CHECKING:
@@ -248,3 +249,22 @@ def test_nothing_that_holds_is_nothing_to_conclude(capsys: pytest.CaptureFixture
     shown = capsys.readouterr()
     assert "holds at no load tried" in " ".join(shown.out.split())
     assert "the rule holds at nothing that was tried" in shown.err
+
+
+def test_a_row_over_seeds_is_that_of_the_median_seed() -> None:
+    brackets = (Bracket(2.0, 2.04), Bracket(1.0, 1.02), Bracket(3.0, 3.06), Bracket(4.0, 4.08))
+    kept = tuple(Kept(10, load, 0.9, 0.9, 1.0, 1.0) for load, _ in brackets)
+    found = find.Capacity("it", brackets, kept, kept)
+    assert (found.speedup, found.seed) == (2.0, 0)  # of 1, 2, 3 and 4 the lower median, which was replayed
+    report = load_report(bench_of(found), [found], Limits(seeds=4))
+    assert report.sheets[0].rows == (("it", "2.00", "2.00", "1.00 to 4.00", "90.0 %", "2.04", "TTFT"),)
+
+
+def bench_of(found: find.Capacity) -> Bench:
+    made = bench(Rule(0.95))
+    made.judged = {
+        find.Point("it", seed, load, "1P+1D"): kept
+        for seed, (bracket, kept) in enumerate(zip(found.brackets, found.kept, strict=True))
+        if (load := bracket.low) and kept
+    }
+    return made

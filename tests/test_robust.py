@@ -16,10 +16,11 @@ from mooncake_bench.cli.line import run_line
 from mooncake_bench.errors import SetupError
 from mooncake_bench.hardware.fake import FakeCost
 from mooncake_bench.hardware.scaled import ScaledCost
+from mooncake_bench.results.metrics import BY_NAME
 from mooncake_bench.results.uncertainty import Interval
 from mooncake_bench.sim.replay import run
 from mooncake_bench.sim.setup import Setup
-from mooncake_bench.studies.robust.run import Outcome, Row, verdict, without_idle
+from mooncake_bench.studies.robust.run import Outcome, Row, says, verdict, without_idle
 from mooncake_bench.studies.robust.show import conclusion
 from mooncake_bench.studies.robust.worlds import AS_IT_IS, Errors, World, cost_errors, worlds
 from mooncake_bench.trace import Trace, load
@@ -99,16 +100,21 @@ def row(name: str, a: float, b: float, low: float, group: str = "") -> Row:
 
 
 def test_a_conclusion_holds_turns_or_cannot_be_told() -> None:
-    rows = [row(AS_IT_IS, 2, 1, 0.5), row("w", 3, 1, 0.5), row("x", 1, 2, 0.5), row("y", 2, 1, -0.5), row("z", 1, 1, 0)]
-    found = verdict(rows)
-    assert (found.winner, found.holds, found.turns, found.open, found.rows) == ("a", 2, ("x",), ("y", "z"), 5)
-    assert conclusion(found) == "a is ahead: holds in 2 of 5; turns: x; cannot tell apart: y, z"
+    rows = [row(AS_IT_IS, 2, 1, 0.5), row("w", 3, 1, 0.5), row("x", 1, 2, 0.5), row("y", 3, 2, -0.5), row("z", 1, 1, 0)]
+    found = verdict([*rows, row("v", 2, 1, 0.5)])
+    assert (found.winner, found.holds, found.turns, found.open, found.rows) == ("a", 1, ("x",), ("y", "z"), 4)
+    assert conclusion(found, BY_NAME["request_goodput_ratio"]) == (
+        "a is ahead: holds in 1 of 4 other rows; turns: x; cannot tell apart: y, z; the same, not counted: v"
+    )
+    assert conclusion(found, BY_NAME["p99_ttft_ms"]).startswith("a is ahead, by value alone: holds in 1 of 4")
 
 
 def test_without_a_winner_as_it_is_there_is_nothing_to_test() -> None:
-    found = verdict([row(AS_IT_IS, 2, 1, -0.5), row("w", 3, 1, 0.5)])
-    assert found.winner is None
-    assert conclusion(found).startswith("as it is, the best two cannot be told apart")
+    rows = [row(AS_IT_IS, 2, 1, -0.5), row("w", 1, 3, 0.5)]
+    found = verdict(rows)
+    assert (found.winner, found.turns) == (None, ())  # there was nothing to turn
+    assert says(rows[1], rows[0]) == "told apart"
+    assert conclusion(found, BY_NAME["mean_ttft_ms"]).startswith("as it is, the best two cannot be told apart")
 
 
 def test_seeds_that_change_nothing_are_no_rows() -> None:
@@ -139,7 +145,9 @@ def test_its_numbers_are_those_of_replays_made_one_by_one(tmp_path: Path, capsys
             ttft = done.requests.column("ttft_ms").drop_null().to_numpy()
             assert rows[name]["values"][policy] == pytest.approx(float(ttft.mean()), rel=1e-12)
     stored = pq.read_table(points).to_pylist()
-    assert len(stored) == 2 * found["rows"] == 2 * len(rows)
+    assert len(stored) == 2 * len(rows)
+    assert found["rows"] == len(rows) - 1 - len(found["the_same"])
+    assert {"decode +5.7 %", "decode -5.7 %"} <= set(found["the_same"])  # nothing waits for decode here
     assert {(one["world"], one["policy"]): one["value"] for one in stored} == {
         (name, policy): value for name, each in rows.items() for policy, value in each["values"].items()
     }

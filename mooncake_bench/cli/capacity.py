@@ -134,12 +134,13 @@ def _bench(planned: Planned, given: dict[str, Any]) -> Bench:
     from mooncake_bench.studies.capacity.rule import Rule
 
     rule = Rule(_share(given["attain"], "--attain", 0.9), _word(given["attain_by"], "--attain-by", BY))
-    return Bench(planned.trace, _contenders(planned.setups, given["clusters"]), rule, given["policy_dir"] or ())
+    folders = given["policy_dir"] or ()
+    return Bench(planned.trace, _contenders(planned.setups, given["clusters"], folders), rule, folders)
 
 
-def _contenders(setups: Sequence[Setup], clusters: str | None) -> dict[str, Setup]:
+def _contenders(setups: Sequence[Setup], clusters: str | None, folders: Sequence[Path]) -> dict[str, Setup]:
     """A setup for each policy on each cluster, by label: what differs names it."""
-    from mooncake_bench.plugins import parse
+    from mooncake_bench.plugins import build
 
     specs = [spec.strip() for spec in clusters.split(",")] if clusters else [setups[0].cluster]
     if len(set(specs)) < len(specs):
@@ -147,7 +148,7 @@ def _contenders(setups: Sequence[Setup], clusters: str | None) -> dict[str, Setu
     found = {}
     for setup in setups:
         for spec in specs:
-            words = [parse(setup.policy).label] if len(setups) > 1 or len(specs) == 1 else []
+            words = [build(setup.policy, folders).label] if len(setups) > 1 or len(specs) == 1 else []
             found[" ".join([*words, *([spec] if len(specs) > 1 else [])])] = replace(setup, cluster=spec)
     return found
 

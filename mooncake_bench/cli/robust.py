@@ -60,7 +60,7 @@ def robust(**given: Any) -> None:
         raise SetupError("--force: no effect without --points; drop it, or name a file")
     metric, seeds, points = _metric(given["metric"]), _seeds(given["seeds"]), _target(given)
     planned = resolve(given)
-    contenders = _contenders(planned.setups)
+    contenders = _contenders(planned.setups, given["policy_dir"] or ())
     for line in planned.notices:
         tell(given, line)
     errors = _errors(given["cost_error"], planned.setups[0])
@@ -139,12 +139,12 @@ def _errors(text: str | None, setup: Setup) -> Errors:
     return Errors(found[0], found[1], "as given")
 
 
-def _contenders(setups: Sequence[Setup]) -> dict[str, Setup]:
-    from mooncake_bench.plugins import parse
+def _contenders(setups: Sequence[Setup], folders: Sequence[Path]) -> dict[str, Setup]:
+    from mooncake_bench.plugins import build
 
     if len(setups) < 2:
         raise SetupError("robust: compares policies; give two or more, as in -p load-balancing -p kvcache-centric")
-    return {parse(setup.policy).label: setup for setup in setups}
+    return {build(setup.policy, folders).label: setup for setup in setups}
 
 
 def _target(given: dict[str, Any]) -> Path | None:

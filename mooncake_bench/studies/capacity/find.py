@@ -7,7 +7,6 @@ anew, the same for all: near saturation a replay is fragile, and the spread over
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.studies import replays
@@ -101,9 +100,16 @@ class Capacity:
         return [bracket.low for bracket in self.brackets if bracket.low is not None]
 
     @property
+    def seed(self) -> int:
+        """The seed whose load is the median, of an even number the lower; the first where some seed has none."""
+        if len(self.lows) < len(self.brackets):
+            return 0
+        return sorted(range(len(self.brackets)), key=lambda seed: self.lows[seed])[(len(self.brackets) - 1) // 2]
+
+    @property
     def speedup(self) -> float | None:
-        """The median over seeds; None where the rule held at no load of some seed."""
-        return median(self.lows) if len(self.lows) == len(self.brackets) else None
+        """The load of that seed; None where the rule held at no load of some seed."""
+        return self.lows[self.seed] if len(self.lows) == len(self.brackets) else None
 
     @property
     def bounded(self) -> bool:

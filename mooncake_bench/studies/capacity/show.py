@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mooncake_bench.report.sheets import Report, Sheet
-from mooncake_bench.results.words import DASH, counted, duration, rate, share, significant
+from mooncake_bench.results.words import DASH, counted, duration, rate, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,9 +73,10 @@ def load_report(bench: Bench, found: Sequence[Capacity], limits: Limits) -> Repo
     headers = ("contender", "speedup", "requests/s", "range", "in SLOs", "too much", "broken there")
     rows = tuple(tuple(_load_row(bench, each)) for each in found)
     notes = [
-        f"speedup: the highest load that holds{'' if limits.seeds == 1 else ', median over seeds'}; too much: the "
-        f"lowest tried above it; found to {100 * limits.tolerance:g} %; loads between those tried are not known",
-        "in SLOs: offered requests that keep all SLOs at that load (FAST'25's effective request capacity), seed 0",
+        f"speedup: the highest load that holds{'' if limits.seeds == 1 else ', of the median seed'}; too much: the "
+        f"lowest tried above it{'' if limits.seeds == 1 else ' at that seed'}; found to {100 * limits.tolerance:g} %; "
+        "loads between those tried are not known",
+        "in SLOs: offered requests that keep all SLOs at that load (FAST'25's effective request capacity)",
         _range_words(limits),
     ]
     sheets = [Sheet("Capacity", headers, rows, tuple(notes))]
@@ -85,22 +86,20 @@ def load_report(bench: Bench, found: Sequence[Capacity], limits: Limits) -> Repo
 
 
 def _load_row(bench: Bench, each: Capacity) -> Iterator[str]:
-    kept, above = each.kept[0], each.above[0]
-    low, high = each.brackets[0]
+    kept, above = each.kept[each.seed], each.above[each.seed]
+    high = each.brackets[each.seed].high
     yield each.contender
-    yield ("" if each.bounded else "≥ ") + significant(each.speedup) if each.speedup is not None else DASH
-    yield rate(_rps(kept, each.speedup, low))
-    yield f"{significant(min(each.lows))} to {significant(max(each.lows))}" if len(each.lows) > 1 else DASH
+    yield ("" if each.bounded else "≥ ") + _times(each.speedup) if each.speedup is not None else DASH
+    yield rate(kept.offered_rps if kept else None)
+    yield f"{_times(min(each.lows))} to {_times(max(each.lows))}" if len(each.lows) > 1 else DASH
     yield share(kept.both) if kept else DASH
-    yield significant(high)
+    yield _times(high)
     yield bench.rule.broken(above) if above else DASH
 
 
-def _rps(kept: Kept | None, speedup: float | None, at: float | None) -> float | None:
-    """Requests a second at a load, from those at another: arrivals are scaled."""
-    if kept is None or kept.offered_rps is None or speedup is None or not at:
-        return None
-    return kept.offered_rps * speedup / at
+def _times(speedup: float | None) -> str:
+    """Three digits that count, zeros too, so that a column lines up."""
+    return DASH if speedup is None else f"{speedup:#.3g}".removesuffix(".")
 
 
 def _range_words(limits: Limits) -> str:
@@ -143,6 +142,7 @@ def load_values(bench: Bench, found: Sequence[Capacity], limits: Limits) -> dict
                 "policy": bench.contenders[each.contender].policy,
                 "cluster": bench.contenders[each.contender].cluster,
                 "speedup": each.speedup,
+                "median_seed": each.seed,
                 "bounded": each.bounded,
                 "seeds": [
                     {

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 GOODPUT = "request_goodput_ratio"
 PAIRED = (GOODPUT, "mean_ttft_ms", "mean_e2e_ms", "mean_tbt_ms")  # metrics that are a mean over requests
 HOLDS, TURNS, OPEN = "holds", "turns", "cannot tell apart"
+SAME = "the same"  # for the two that are compared: such a row tests nothing
+AHEAD = "told apart"  # where there is no conclusion that could hold or turn
 
 
 class Outcome(NamedTuple):
@@ -100,28 +102,39 @@ def _lead(first: Outcome, second: Outcome, sign: int) -> Interval | None:
 
 
 class Verdict(NamedTuple):
-    """What the rows say together: of how many the winner as it is wins again, and where not."""
+    """What the rows say together: in how many the winner as it is wins again, and where not.
+
+    ``rows`` counts those that test something: not the one as it is, and not ``same``, where what differs changes
+    nothing for the best two.
+    """
 
     winner: str | None  # None: nobody is ahead as it is, or it cannot be told
     holds: int
     turns: tuple[str, ...]  # worlds with another winner that can be told
     open: tuple[str, ...]  # worlds where it cannot be told
+    same: tuple[str, ...]
     rows: int
 
 
 def verdict(rows: Sequence[Row]) -> Verdict:
-    """Over all rows, the one as it is too."""
+    """Over all rows but the one as it is."""
     base = next(row for row in rows if row.world.name == AS_IT_IS)
-    words = {row.world.name: says(row, base) for row in rows}
-    named = {word: tuple(name for name, said in words.items() if said == word) for word in (HOLDS, TURNS, OPEN)}
+    words = {row.world.name: says(row, base) for row in rows if row is not base}
+    named = {word: tuple(name for name, said in words.items() if said == word) for word in (HOLDS, TURNS, OPEN, SAME)}
     winner = base.winner if base.told else None
-    return Verdict(winner, len(named[HOLDS]), named[TURNS], named[OPEN], len(rows))
+    tests = len(words) - len(named[SAME])
+    return Verdict(winner, len(named[HOLDS]), named[TURNS], named[OPEN], named[SAME], tests)
 
 
 def says(row: Row, base: Row) -> str:
     """What a row says of the conclusion drawn as it is."""
+    compared = [label for label in (base.winner, base.second) if label is not None] or list(base.outcomes)
+    if row is not base and all(_same(row.outcomes[label], base.outcomes[label]) for label in compared):
+        return SAME
     if row.winner is None or not row.told:
         return OPEN
+    if not base.told:
+        return AHEAD
     return HOLDS if row.winner == base.winner else TURNS
 
 
