@@ -57,7 +57,7 @@ def test_every_command_and_every_piece_of_code_works_in_order(
     for language, block in BLOCK.findall(TEXT):
         if language == "sh":
             for line in re.findall(r"^(?:pip .* && )?mooncake-bench (.+)$", block, re.MULTILINE):
-                assert run(quick(shlex.split(line))) == 0, capsys.readouterr().err
+                assert run(quick(shlex.split(line, comments=True))) == 0, capsys.readouterr().err
                 ran += 1
         elif language == "python" and block.startswith("# patient.py\n"):
             Path("patient.py").write_text(block, encoding="utf-8")
