@@ -203,6 +203,29 @@ def test_hits_are_sums_over_the_requests_of_each_stretch(stored: list[Run]) -> N
             assert share == (sum(request["hit_tokens"] for request in there) / tokens if tokens else None)
 
 
+def test_every_run_has_the_ceiling_of_its_own_requests(stored: list[Run]) -> None:
+    figure = figures.make("cache", stored)
+    for number, (run, label) in enumerate(zip(stored, figure.runs, strict=True)):
+        (hits,), (ceiling,) = series_of(figure, 0, label), series_of(figure, 0, f"infinite cache, {label}")
+        assert (ceiling.run, ceiling.dashed) == (number, True)
+        width = ceiling.x[1] * 1000
+        for left, share, hit in list(zip(ceiling.x, ceiling.y, hits.y, strict=True))[:-1]:
+            began = [
+                request
+                for request in each_request(run)
+                if left * 1000 <= request["arrival_ms"] < left * 1000 + width and request["hit_tokens"] is not None
+            ]
+            tokens = sum(request["input_tokens"] for request in began)
+            assert share == (sum(request["ceiling_tokens"] for request in began) / tokens if tokens else None)
+            assert share is None or hit is None or hit <= share
+    assert len({each.y for each in figure.panels[0].series if each.dashed}) == 2
+
+
+def test_one_ceiling_where_all_runs_have_the_same(stored: list[Run]) -> None:
+    figure = figures.make("cache", [stored[0], stored[0]])
+    assert [(each.label, each.run) for each in figure.panels[0].series if each.dashed] == [("infinite cache", None)]
+
+
 def test_replicas_are_slots_over_different_blocks(stored: list[Run]) -> None:
     figure = figures.make("cache", stored)
     for run, line in zip(stored, figure.panels[1].series, strict=True):
@@ -211,6 +234,7 @@ def test_replicas_are_slots_over_different_blocks(stored: list[Run]) -> None:
         known = {time: slots / blocks if blocks else None for time, slots, blocks in columns}
         assert [known[round(x * 1000)] for x in line.x] == list(line.y)
     assert max(y for y in figure.panels[1].series[0].y if y is not None) > 1.05  # both instances hold the prefixes
+    assert figure.panels[1].y.low == 1  # a block that is there has one copy
 
 
 def test_heat_maps_are_overlaps_of_spans(stored: list[Run]) -> None:
