@@ -9,8 +9,9 @@ import pytest
 from html_tools import labelled, points, value, with_class
 
 from mooncake_bench.report.figure import Axis, Guide, Heat, Panel, Series
+from mooncake_bench.report.html import shapes
 from mooncake_bench.report.html.scale import Scale, bounds, tick_text
-from mooncake_bench.report.html.svg import HEIGHT, WIDTH, draw
+from mooncake_bench.report.html.svg import HEIGHT, WIDTH, draw, legend_mark
 from mooncake_bench.report.plot_style import LINE_STYLES, PALETTE
 
 X, Y = Axis("time, s"), Axis("queue, requests")
@@ -205,3 +206,56 @@ def test_everything_stays_inside_the_picture() -> None:
         assert left >= -3, text.text
         assert left + wide <= WIDTH + 15, text.text
         assert 0 < float(text.get("y", "")) < HEIGHT
+
+
+def test_a_series_looks_the_same_in_every_panel_and_in_the_legend() -> None:
+    calm = Series("decode", tuple(range(200)), tuple(map(float, range(200))), 1)
+    restless = Series("decode", tuple(range(200)), (0.0, 1.0) * 100, 1)  # 199 up and down, over a range of 1
+    panels = [Panel(title, X, Y, (each,)) for title, each in (("a", calm), ("b", restless))]
+    manners = shapes.manners(panels, [[0], [0]])
+    texts = [draw(panel, [0], panel.title, manners).svg for panel in panels] + [legend_mark(calm, manners[0])]
+    classes = {" ".join((with_class(ET.fromstring(each), "series")[0].get("class") or "").split()) for each in texts}
+    assert classes == {"series r1 d1 noisy"}
+    assert "noisy" not in draw(panels[0], [0], "alone").svg
+
+
+def test_labels_of_guides_stand_above_the_frame_and_not_on_each_other() -> None:
+    near = (Guide("SLO 8 s", 8, upright=True), Guide("SLO 8.1 s", 8.1, upright=True))
+    guides = (*near, Guide("SLO 30 s", 30, upright=True), Guide("", 0.5))
+    svg = drawn(Series("a", (0, 10), (0, 1), 0), guides=guides)
+    top = min(y for _, y in points(with_class(svg, "line")[0].get("d", ""))[0])
+    words = [each for group in with_class(svg, "guide") for each in group.iter("text")]
+    assert [each.text for each in words] == ["SLO 8 s", "SLO 8.1 s", "SLO 30 s →"]
+    feet = [float(each.get("y", "")) for each in words]
+    assert len(set(feet)) == 3  # all want the same place: a row each
+    assert min(feet) > 13  # below the name of the axis
+    assert max(feet) < top
+
+
+def test_what_was_replayed_is_marked_and_has_the_ticks() -> None:
+    a, b = Series("a", (1, 2, 3), (5, 6, 7), 0), Series("b", (1, 3), (5, 4), 1)
+    svg = drawn(a, b, x=Axis("speedup"))
+    across, up = labelled(svg)
+    assert [text for _, text in across] == ["1", "2", "3"]
+    places = [
+        m.get("transform", "").removeprefix("translate(").removesuffix(")").split() for m in with_class(svg, "point")
+    ]
+    found = [(value(float(x), across), value(float(y), up)) for x, y in places]
+    assert found == [
+        (pytest.approx(x, abs=0.01), pytest.approx(y, abs=0.02)) for x, y in [(1, 5), (2, 6), (3, 7), (1, 5), (3, 4)]
+    ]
+    assert 'class="point"' in legend_mark(a, shapes.manners([Panel("", X, Y, (a,))], [[0]])[0])
+
+
+@pytest.mark.parametrize(
+    "series",
+    [Series("many", tuple(range(21)), (1.0, 2.0, 3.0) * 7, 0), Series("bound", (0, 1), (0, 1)),
+     Series("other", (0, 1), (0, 1), 0, dashed=True), Series("counts", (0, 1), (0, 1), 0, "step")],
+)  # fmt: skip
+def test_lines_of_many_points_and_bounds_have_no_markers(series: Series) -> None:
+    assert not with_class(drawn(series), "point")
+
+
+def test_ticks_that_would_lie_on_each_other_are_left_out() -> None:
+    svg = drawn(Series("a", (1, 1.001, 2, 3), (5, 6, 7, 8), 0))
+    assert [text for _, text in labelled(svg)[0]] == ["1", "2", "3"]

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.errors import SetupError
-from mooncake_bench.report.html import svg
+from mooncake_bench.report.html import shapes, svg
 from mooncake_bench.report.html.payload import payload
 from mooncake_bench.report.html.tables import Table, file_name, tables
 from mooncake_bench.results.words import clean
@@ -163,9 +163,11 @@ class _Figure:
         looks = _looks(figure)
         keys = [[looks.index(_look(series)) for series in panel.series] for panel in figure.panels]
         first = {_look(each): each for panel in reversed(figure.panels) for each in reversed(panel.series)}
-        self.legend = [Entry(i, look[0], Markup(svg.legend_mark(first[look]))) for i, look in enumerate(looks)]
+        manners = shapes.manners(figure.panels, keys)
+        marks = [Markup(svg.legend_mark(first[look], manners[i])) for i, look in enumerate(looks)]
+        self.legend = [Entry(i, look[0], mark) for i, (look, mark) in enumerate(zip(looks, marks, strict=True))]
         drawn = [
-            svg.draw(panel, key, f"{figure.title}: {panel.title or panel.y.label}")
+            svg.draw(panel, key, f"{figure.title}: {panel.title or panel.y.label}", manners)
             for panel, key in zip(figure.panels, keys, strict=True)
         ]
         self.panels = [(panel.title, Markup(each.svg)) for panel, each in zip(figure.panels, drawn, strict=True)]

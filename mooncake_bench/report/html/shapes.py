@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 from mooncake_bench.report.html.elements import number
@@ -11,13 +11,14 @@ from mooncake_bench.report.html.elements import number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mooncake_bench.report.figure import Number, Series
+    from mooncake_bench.report.figure import Number, Panel, Series
     from mooncake_bench.report.html.scale import Scale
 
 Point = tuple[float, float]
 MARKER = 3.4  # pixels from the middle of a point's marker to its edge
 BAR_SHARE = 0.8  # of a category's width that its bars take
 NOISE, FEW = 6, 100  # times its range that a restless line goes up and down, with more points than so many
+MARKED = 20  # points of a line up to which each is marked
 DASHES, COLOURS = 5, 7  # as many as plot_style has
 
 # Shape of a point by the index of its run: circle, square, triangle, diamond, triangle down, plus, cross.
@@ -28,17 +29,38 @@ _MARKERS = (
 )  # fmt: skip
 
 
-def style(series: Series) -> str:
+class Manner(NamedTuple):
+    """How every line of one entry of the legend is drawn: without dashes, which would not be seen; with its points."""
+
+    restless: bool = False
+    marked: bool = False
+
+
+def manners(panels: Sequence[Panel], keys: Sequence[Sequence[int]]) -> dict[int, Manner]:
+    """One manner an entry of the legend, whatever the panel: ``keys`` are the entries of each panel's series."""
+    alike: dict[int, list[Series]] = {}
+    for panel, places in zip(panels, keys, strict=True):
+        for series, key in zip(panel.series, places, strict=True):
+            alike.setdefault(key, []).append(series)
+    return {key: Manner(any(map(_restless, each)), all(map(_few, each))) for key, each in alike.items()}
+
+
+def style(series: Series, manner: Manner) -> str:
     """The classes that give a series its colour and dashes: by run, by ``dashed``, and where it is restless."""
     run = "bound" if series.run is None else f"r{series.run % COLOURS} d{series.run % DASHES}"
-    return run + " dashed" * series.dashed + " noisy" * _noisy(series)
+    return run + " dashed" * series.dashed + " noisy" * manner.restless
 
 
-def _noisy(series: Series) -> bool:
+def _restless(series: Series) -> bool:
     """Whether a line goes up and down so much that dashes would not be seen."""
     known = [value for value in series.y if value is not None]
     way = sum(abs(right - left) for left, right in pairwise(known))
     return len(known) > FEW and way > NOISE * (max(known) - min(known))
+
+
+def _few(series: Series) -> bool:
+    """Whether a line joins a run's points, so few that each can be marked; a bound has none."""
+    return series.shape == "line" and series.run is not None and not series.dashed and len(series.x) <= MARKED
 
 
 def draw(parent: Element, series: Series, x: Scale, y: Scale, bars: Bars) -> None:
@@ -74,6 +96,11 @@ def _step(parent: Element, series: Series, x: Scale, y: Scale, _: Bars) -> None:
 
 def _points(parent: Element, series: Series, x: Scale, y: Scale, _: Bars) -> None:
     _whiskers(parent, series, x, y)
+    mark(parent, series, x, y)
+
+
+def mark(parent: Element, series: Series, x: Scale, y: Scale) -> None:
+    """Add a marker at each point."""
     shape = marker(series)
     for piece in _runs(series.x, series.y, x, y):
         for left, top in piece:

@@ -6,27 +6,30 @@ Elements are built by :mod:`xml.etree`, which escapes every name.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from mooncake_bench.report.html import shapes
+from mooncake_bench.report.html import guides, shapes
 from mooncake_bench.report.html.elements import number, text
 from mooncake_bench.report.html.heat import draw_heat, heat_height
 from mooncake_bench.report.html.scale import Scale, bounds, near_zero, rounded_up, tick_text
 from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mooncake_bench.report.figure import Axis, Guide, Number, Panel, Series
+    from mooncake_bench.report.html.shapes import Manner
 
 WIDTH, HEIGHT = 480, 290  # of a panel, in pixels of its own: the page scales it
-LETTER = 8.2  # pixels a letter of a tick takes, at the largest size that the style sheet has
+LETTER = guides.LETTER
 TOP, RIGHT, BOTTOM = 26, 14, 44
 STRIP = 14  # pixels of a row of ticks above the frame
 TICKS_X, TICKS_Y = 6, 5
+TICKED = 8  # values of x up to which each has a tick of its own, and no other
+MARGIN = 0.04  # of x, on both sides of points
 GUIDE_REACH = 1.3  # a guide beyond so many times the largest value is pointed at, not drawn to scale
 LONGEST_NAME = 24  # letters of a category
 LINE = 14  # pixels from one line of text to the next
@@ -42,23 +45,29 @@ class Drawn:
     height: float
 
 
-def draw(panel: Panel, keys: Sequence[int], name: str) -> Drawn:
-    """The panel under the accessible name ``name``; ``keys``: the place in the legend of each of its series."""
+def draw(panel: Panel, keys: Sequence[int], name: str, manners: Mapping[int, Manner] | None = None) -> Drawn:
+    """The panel under the accessible name ``name``; ``keys``: the place in the legend of each of its series.
+
+    ``manners``: how the series of each place are drawn, in every panel of the figure; None: as this panel asks.
+    """
     if panel.heat is not None:
         height = heat_height(panel.heat)
         svg = _root(height, name)
         x, y = draw_heat(svg, panel, height)
         return Drawn(tostring(svg, encoding="unicode"), x, y, height)
     svg = _root(HEIGHT, name)
-    x, y, strips = _scales(panel)
+    known = shapes.manners([panel], [keys]) if manners is None else manners
+    marked = any(known[key].marked for key in keys)
+    x, y, strips, above = _scales(panel, marked=marked)
     _axes(svg, panel, x, y)
-    inner = SubElement(svg, "svg", _clipped(x, y, len(strips)))
+    inner = SubElement(svg, "svg", _clipped(x, y, len(strips), shapes.MARKER + 1 if marked else 2))
     bars = shapes.Bars(x, panel.series)
     for series, key in zip(panel.series, keys, strict=True):  # dashes of the later show the first below
-        group = SubElement(inner, "g", {"class": f"series {shapes.style(series)}", "data-key": str(key)})
+        group = SubElement(inner, "g", {"class": f"series {shapes.style(series, known[key])}", "data-key": str(key)})
         shapes.draw(group, series, x, strips.get(id(series), y), bars)
-    for guide in panel.guides:
-        _guide(svg, guide, x, y)
+        if known[key].marked:
+            shapes.mark(group, series, x, y)
+    guides.draw(svg, panel.guides, x, y, above, TOP)
     return Drawn(tostring(svg, encoding="unicode"), x, y, HEIGHT)
 
 
@@ -69,16 +78,18 @@ def _root(height: float, name: str) -> Element:
 # ---- scales
 
 
-def _scales(panel: Panel) -> tuple[Scale, Scale, dict[int, Scale]]:
-    """Of x, of y, and of the strip of each series of ticks."""
+def _scales(panel: Panel, *, marked: bool) -> tuple[Scale, Scale, dict[int, Scale], dict[int, guides.Label]]:
+    """Of x, of y, and of the strip of each series of ticks; and the labels above the frame."""
     marks = [each for each in panel.series if each.shape == "marks"]
     drawn = [each for each in panel.series if each.shape != "marks"]
     low, high = _y_bounds(panel, drawn)
-    top, bottom = TOP + STRIP * len(marks), HEIGHT - _bottom(panel.x)
-    y = Scale(low, high, bottom, top, panel.y.log)
+    y = Scale(low, high, HEIGHT - _bottom(panel.x), TOP, panel.y.log)
     left = 12 + LETTER * max([len(tick_text(tick)) for tick in y.ticks(TICKS_Y)], default=1)
-    x = Scale(*_x_bounds(panel), left, WIDTH - RIGHT, panel.x.log)
-    return x, y, {id(each): _strip(each, TOP + STRIP * i) for i, each in enumerate(marks)}
+    x = Scale(*_x_bounds(panel, marked=marked), left, WIDTH - RIGHT, panel.x.log)
+    above = guides.labels(panel.guides, x, y)
+    top = TOP + guides.ROW * (1 + max([each.row for each in above.values()], default=-1))
+    strips = {id(each): _strip(each, top + STRIP * i) for i, each in enumerate(marks)}
+    return x, replace(y, end=top + STRIP * len(marks)), strips, above
 
 
 def _strip(series: Series, top: float) -> Scale:
@@ -95,7 +106,7 @@ def _y_bounds(panel: Panel, series: Sequence[Series]) -> tuple[float, float]:
     return low, high if panel.y.log or panel.y.high is not None else rounded_up(low, high, TICKS_Y)
 
 
-def _x_bounds(panel: Panel) -> tuple[float, float]:
+def _x_bounds(panel: Panel, *, marked: bool) -> tuple[float, float]:
     if panel.x.categories:
         return -0.5, len(panel.x.categories) - 0.5
     values: list[Number] = [x for each in panel.series for x in each.x]
@@ -104,9 +115,12 @@ def _x_bounds(panel: Panel) -> tuple[float, float]:
     if any(each.shape == "bars" for each in panel.series):
         half = _gap(panel.series) / 2
         return low - half, high + half
-    if not panel.x.log and any(each.shape == "points" for each in panel.series):
-        return low - 0.04 * (high - low) * (panel.x.low is None), high + 0.04 * (high - low)
-    return low, high
+    if not marked and not any(each.shape == "points" for each in panel.series):
+        return low, high
+    if panel.x.log:
+        return low / (high / low) ** MARGIN, high * (high / low) ** MARGIN
+    margin = MARGIN * (high - low)
+    return low - margin * (panel.x.low is None), high + margin * (panel.x.high is None)
 
 
 def _gap(series: Sequence[Series]) -> float:
@@ -115,10 +129,10 @@ def _gap(series: Sequence[Series]) -> float:
     return min([gap for gap in gaps if gap > 0], default=1.0)
 
 
-def _reached(guides: Sequence[Guide], values: Sequence[Number], *, upright: bool) -> list[float]:
+def _reached(given: Sequence[Guide], values: Sequence[Number], *, upright: bool) -> list[float]:
     """The guides of one direction that lie near enough to be drawn to scale."""
     most = max([value for value in values if value is not None], default=0)
-    return [each.at for each in guides if each.upright == upright and (not most or each.at <= GUIDE_REACH * most)]
+    return [each.at for each in given if each.upright == upright and (not most or each.at <= GUIDE_REACH * most)]
 
 
 def _bottom(axis: Axis) -> float:
@@ -144,10 +158,10 @@ def _slanted(axis: Axis) -> bool:
     return any(len(each) > 3 or max(map(len, each)) > most for each in lines)
 
 
-def _clipped(x: Scale, y: Scale, strips: int) -> dict[str, str]:
-    """An inner picture that cuts off what lies outside fixed axes, yet not half of a line at its edge."""
-    left, top = x.start - 2, y.end - STRIP * strips - 2
-    width, height = x.end - x.start + 4, y.start - top + 2
+def _clipped(x: Scale, y: Scale, strips: int, around: float) -> dict[str, str]:
+    """An inner picture that cuts off what lies outside fixed axes, yet not half of a line or marker at its edge."""
+    left, top = x.start - around, y.end - STRIP * strips - around
+    width, height = x.end - x.start + 2 * around, y.start - top + around
     place = {"x": left, "y": top, "width": width, "height": height}
     box = " ".join(map(number, (left, top, width, height)))
     return {"viewBox": box, "preserveAspectRatio": "none", **{name: number(size) for name, size in place.items()}}
@@ -163,7 +177,7 @@ def _axes(svg: Element, panel: Panel, x: Scale, y: Scale) -> None:
     if panel.x.categories:
         _names(words, panel.x, x, y)
     else:
-        _x_axis(grid, words, x, y)
+        _x_axis(grid, words, _x_ticks(panel, x), x, y)
     line = f"M{number(x.start)} {number(y.start)}H{number(x.end)}"
     SubElement(svg, "path", {"class": "base", "d": line})
     text(words, panel.x.label, (x.start + x.end) / 2, HEIGHT - 6, "label middle")
@@ -178,8 +192,27 @@ def _y_axis(grid: Element, words: Element, axis: Axis, x: Scale, y: Scale) -> No
         text(words, tick_text(tick), x.start - 6, top + 4, "end")
 
 
-def _x_axis(grid: Element, words: Element, x: Scale, y: Scale) -> None:
-    for tick in x.ticks(TICKS_X):
+def _x_ticks(panel: Panel, x: Scale) -> list[float]:
+    """Round values; where lines have few x on an axis of no fixed ends, as in a sweep, these x, if they have room."""
+    own = sorted({value for each in panel.series for value in each.x if x.at(value) is not None})
+    fixed = panel.x.low is not None or panel.x.high is not None
+    if fixed or not 0 < len(own) <= TICKED or any(each.shape != "line" for each in panel.series):
+        return x.ticks(TICKS_X)
+    kept: list[float] = []
+    for value in own:
+        if not kept or _room(x, kept[-1], value):
+            kept.append(value)
+    return kept
+
+
+def _room(x: Scale, left: float, right: float) -> bool:
+    """Whether the names of two ticks have a place of their own."""
+    apart = (x.at(right) or 0) - (x.at(left) or 0)
+    return apart > LETTER * (1 + (len(tick_text(left)) + len(tick_text(right))) / 2)
+
+
+def _x_axis(grid: Element, words: Element, ticks: Sequence[float], x: Scale, y: Scale) -> None:
+    for tick in ticks:
         left = x.at(tick)
         assert left is not None
         SubElement(grid, "path", {"d": f"M{number(left)} {number(y.start)}V{number(y.end)}"})
@@ -199,27 +232,10 @@ def _names(words: Element, axis: Axis, x: Scale, y: Scale) -> None:
             text(words, shown, left, y.start + 16 + LINE * line, "middle")
 
 
-def _guide(svg: Element, guide: Guide, x: Scale, y: Scale) -> None:
-    scale = x if guide.upright else y
-    low, high = sorted((scale.low, scale.high))
-    group = SubElement(svg, "g", {"class": "guide"})
-    place = scale.at(guide.at)
-    if place is None or not low <= guide.at <= high:
-        where = (x.end, y.end + 12) if not guide.upright else (x.end, (y.start + y.end) / 2)
-        text(group, f"{guide.label} {'→' if guide.upright else '↑'}", *where, "end")
-    elif guide.upright:
-        SubElement(group, "path", {"d": f"M{number(place)} {number(y.start)}V{number(y.end)}"})
-        right = place > (x.start + x.end) / 2
-        text(group, guide.label, place + (-5 if right else 5), (y.start + y.end) / 2, "end" if right else "")
-    else:
-        SubElement(group, "path", {"d": f"M{number(x.start)} {number(place)}H{number(x.end)}"})
-        text(group, guide.label, x.end, place - 5 if place > y.end + 16 else place + 14, "end")
-
-
-def legend_mark(series: Series) -> str:
+def legend_mark(series: Series, manner: Manner) -> str:
     """A small picture of how a series is drawn, for its entry in the legend."""
     svg = Element("svg", {"viewBox": "0 0 30 12", "class": "key", "aria-hidden": "true"})
-    group = SubElement(svg, "g", {"class": f"series {shapes.style(series)}"})
+    group = SubElement(svg, "g", {"class": f"series {shapes.style(series, manner)}"})
     if series.shape == "bars":
         SubElement(group, "rect", {"class": "bar", "x": "8", "y": "1", "width": "12", "height": "10"})
     elif series.shape == "points":
@@ -228,4 +244,6 @@ def legend_mark(series: Series) -> str:
         SubElement(group, "path", {"class": "mark", "d": "M5 11V3M10 11V6M14 11V2M21 11V5M25 11V3"})
     else:
         SubElement(group, "path", {"class": "line", "d": "M0 6H30"})
+    if manner.marked:
+        SubElement(group, "path", {"class": "point", "d": shapes.marker(series), "transform": "translate(15 6)"})
     return tostring(svg, encoding="unicode")
