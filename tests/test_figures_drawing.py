@@ -7,6 +7,7 @@ import csv
 import io
 import re
 import runpy
+import struct
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -21,9 +22,11 @@ from test_results_tiny import all_rejected, tiny_run
 from mooncake_bench.report import drawing, figures, redraw
 from mooncake_bench.report.figure import Axis, Figure, Guide, Heat, Panel, Series
 from mooncake_bench.results import Run
+from mooncake_bench.sim.setup import Setup
 
 matplotlib = pytest.importorskip("matplotlib", reason="pictures need Matplotlib: pip install 'mooncake-bench[plots]'")
 
+TIGHTER = Setup(cluster="1P+1D", slo_ttft_ms=7.0, slo_tbt_ms=20.0, policy="cache-aware+queue-cap")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -198,6 +201,26 @@ def test_plot_writes_the_picture_the_numbers_and_the_script(with_runs: Tool) -> 
     assert "outcomes: No request was" in done.err
 
 
+def test_runs_of_different_work_are_drawn_together_only_when_told(with_runs: Tool) -> None:
+    tiny_run(setup=TIGHTER).save("results")
+    refused = with_runs("plot", "outcomes", "@last:2", "-o", "a.svg")
+    assert (refused.code, Path("a.svg").exists()) == (2, False)
+    assert refused.err.strip().splitlines() == [
+        "mooncake-bench: the runs are not comparable: TTFT SLO differs (8.5 and 7) (--force-compare draws them anyway)"
+    ]
+    done = with_runs("plot", "outcomes", "@last:2", "-o", "a.svg", "--force-compare")
+    assert done.code == 0
+    assert "Runs of different work: TTFT SLO differs (8.5 and 7)." in done.err
+    assert "Runs of different work" in Path("a.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("more", "dots"), [((), 300), (("--dpi", "100"), 100)])
+def test_a_png_has_so_many_dots_an_inch(with_runs: Tool, more: tuple[str, ...], dots: int) -> None:
+    assert with_runs("plot", "outcomes", "@last", "-o", "a.png", "--width", "3in", "--height", "2in", *more).code == 0
+    width, height = struct.unpack(">II", Path("a.png").read_bytes()[16:24])  # of the header, IHDR
+    assert (width, height) == (3 * dots, 2 * dots)
+
+
 def test_the_list_says_what_each_kind_shows(tool: Tool) -> None:
     done = tool("plot", "--list")
     assert done.code == 0
@@ -217,6 +240,9 @@ def test_the_list_says_what_each_kind_shows(tool: Tool) -> None:
         ("plot load @last -o a.pdf --width 0in", "--width '0in': expected 1in to 40in"),
         ("plot load @last --csv a.csv --width 3in", "--width: no effect without a picture or a script"),
         ("plot load @last --csv - --force", "--force: no effect where no file is written"),
+        ("plot load @last -o a.pdf --dpi 600", "--dpi: no effect without a .png"),
+        ("plot load @last -o a.png --dpi 9999", "--dpi 9999: expected 30 to 1200"),
+        ("plot sweep grid -o a.pdf --force-compare", "--force-compare: no effect on plot sweep"),
         ("plot load @last --script a.txt", "expected a file name that ends in .py"),
         ("plot load @last --script a.py --csv a.csv", "is what --script writes already"),
         ("plot load @last -o a.pdf --x ttft", "--x: no effect on the picture 'load'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,17 +12,24 @@ from mooncake_bench.cli import options
 from mooncake_bench.cli.listing import render_list
 from mooncake_bench.cli.options import Example, argument, option
 from mooncake_bench.cli.output import answer, tell
-from mooncake_bench.errors import SetupError
+from mooncake_bench.errors import ResultError, SetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.report.figure import Figure
     from mooncake_bench.report.figures import Kind
+    from mooncake_bench.results import Run
 
 STDOUT = "-"
 IN_PER = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # pt: TeX's
 LEAST_IN, MOST_IN = 1.0, 40.0
-IDLE_WITH_LIST = ("kind", "runs", "out", "csv", "script", "width", "height", "x", "y", "force", "results")
+LEAST_DPI, MOST_DPI = 30, 1200
+IDLE_WITH_LIST = (
+    "kind", "runs", "out", "csv", "script", "width", "height", "x", "y", "force", "results", "force_compare", "dpi",
+)  # fmt: skip
+IDLE_WITH_SWEEP = {"results": "--results", "force_compare": "--force-compare"}
 EXAMPLES = (
     Example("plot ttft-cdf @last:2 -o ttft.pdf --width 3.33in", "the two latest runs, for a column of a paper"),
     Example("plot load @last -o load.png --script load.py", "one run, and a script that redraws it"),
@@ -32,10 +40,11 @@ _output = partial(option, panel="Output")
 
 
 class Size(NamedTuple):
-    """Of a picture, inches; a height of None is as the picture needs."""
+    """Of a picture, inches; a height of None is as the picture needs. ``dpi``: dots an inch, None for the usual."""
 
     width_in: float
     height_in: float | None
+    dpi: int | None
 
 
 @options.takes(
@@ -56,12 +65,16 @@ class Size(NamedTuple):
         "results", Path | None, ("--results",),
         "Folder in which numbers, names and @last are looked up [default: results]", metavar="DIR",
     ),
+    option(
+        "force_compare", bool, ("--force-compare",), "Draw even runs of different work together [default: off]", False,
+    ),
     _output("out", str | None, ("-o", "--out"), "Picture to write: .png, .svg or .pdf [default: none]", metavar="FILE"),
     _output(
         "width", str | None, ("--width",), "Width of the picture, such as 3.33in; in, cm, mm or pt [default: 7in]",
         metavar="SIZE",
     ),
     _output("height", str | None, ("--height",), "Its height [default: as it needs]", metavar="SIZE"),
+    _output("dpi", int | None, ("--dpi",), "Dots an inch of a .png [default: 300]", metavar="N"),
     _output("csv", str | None, ("--csv",), "Write its numbers as CSV, - is stdout [default: none]", metavar="FILE"),
     _output(
         "script", Path | None, ("--script",),
@@ -87,7 +100,7 @@ def plot(**given: Any) -> None:
         raise SetupError("no kind of picture named; `mooncake-bench plot --list` says which there are")
     kind = figures.choose(given["kind"])
     size = _check(given)
-    figure = figures.make(kind.NAME, _source(kind, given), **_choices(given))
+    figure = _figure(kind, given)
     _write(figure, size, given)
     for line in (figure.empty, figure.note):
         if line:
@@ -101,6 +114,17 @@ def _item(kind: Kind) -> dict[str, str]:
     return {"kind": kind.NAME, "of": kind.TAKES, "shows": f"{kind.DESCRIPTION} {choices}".strip()}
 
 
+def _figure(kind: Kind, given: dict[str, Any]) -> Figure:
+    """The picture; that runs of different work were put together goes with it."""
+    from mooncake_bench.report import figures
+
+    source = _source(kind, given)
+    apart = _different_work(source, given) if kind.TAKES == "runs" else []
+    figure = figures.make(kind.NAME, source, **_choices(given))
+    said = f"Runs of different work: {'; '.join(apart)}." if apart else ""
+    return replace(figure, note=" ".join(each for each in (said, figure.note) if each))
+
+
 def _choices(given: dict[str, Any]) -> dict[str, str]:
     return {name: given[name] for name in ("x", "y") if given[name] is not None}
 
@@ -111,8 +135,9 @@ def _source(kind: Kind, given: dict[str, Any]) -> Any:
     if kind.TAKES == "sweep":
         if len(names) != 1:
             raise SetupError(f"plot {kind.NAME}: expected the folder of one sweep, got {len(names) or 'none'}")
-        if given["results"] is not None:
-            raise SetupError(f"--results: no effect on plot {kind.NAME}, which is given a folder; drop it")
+        for name, flag in IDLE_WITH_SWEEP.items():
+            if given[name]:
+                raise SetupError(f"{flag}: no effect on plot {kind.NAME}, which is given a folder; drop it")
         from mooncake_bench.results.sweep import open_sweep
 
         return open_sweep(names[0])
@@ -121,6 +146,16 @@ def _source(kind: Kind, given: dict[str, Any]) -> Any:
     from mooncake_bench.results.run import open_runs
 
     return open_runs(names, *([given["results"]] if given["results"] else []))
+
+
+def _different_work(runs: Sequence[Run], given: dict[str, Any]) -> list[str]:
+    """In what the runs' work differs. Raises ResultError where it does and nobody said that it may."""
+    from mooncake_bench.results.compare import differing_work
+
+    apart = list(dict.fromkeys(line for run in runs for line in differing_work(runs[0], run)))
+    if apart and not given["force_compare"]:
+        raise ResultError(f"the runs are not comparable: {'; '.join(apart)} (--force-compare draws them anyway)")
+    return apart
 
 
 # ---- what to write
@@ -144,7 +179,18 @@ def _check(given: dict[str, Any]) -> Size:
     if given["force"] and given["out"] is None and not _texts(given):
         raise SetupError("--force: no effect where no file is written; drop it")
     width = _inches(given["width"], "--width")
-    return Size(plots.WIDTH_IN if width is None else width, _inches(given["height"], "--height"))
+    _check_dpi(given)
+    return Size(plots.WIDTH_IN if width is None else width, _inches(given["height"], "--height"), given["dpi"])
+
+
+def _check_dpi(given: dict[str, Any]) -> None:
+    dpi = given["dpi"]
+    if dpi is None:
+        return
+    if given["out"] is None or Path(given["out"]).suffix.lower() != ".png":
+        raise SetupError("--dpi: no effect without a .png, for .svg and .pdf have no dots; drop it")
+    if not LEAST_DPI <= dpi <= MOST_DPI:
+        raise SetupError(f"--dpi {dpi}: expected {LEAST_DPI} to {MOST_DPI}")
 
 
 def _texts(given: dict[str, Any]) -> list[tuple[str, Path]]:
@@ -180,13 +226,13 @@ def _write(figure: Figure, size: Size, given: dict[str, Any]) -> None:
     from mooncake_bench.report import drawing, redraw
 
     if given["out"] is not None:
-        drawing.write(figure, given["out"], *size, force=given["force"])
+        drawing.write(figure, given["out"], size.width_in, size.height_in, force=given["force"], dpi=size.dpi)
         _say_written(given["out"], given)
     numbers = redraw.numbers(figure)
     if given["csv"] == STDOUT:
         answer(numbers)
     for flag, path in _texts(given):
-        text = numbers if path.suffix != ".py" or flag == "--csv" else redraw.script(figure, path.stem, *size)
+        text = numbers if path.suffix != ".py" or flag == "--csv" else redraw.script(figure, path.stem, *size[:2])
         _write_text(text, path, flag, given)
 
 
@@ -210,7 +256,7 @@ def _say_written(path: str | Path, given: dict[str, Any]) -> None:
 def _refuse_beside_list(given: dict[str, Any]) -> None:
     for name in IDLE_WITH_LIST:
         if given[name]:
-            shown = name.upper() if name in ("kind", "runs") else f"--{name}"
+            shown = name.upper() if name in ("kind", "runs") else f"--{name.replace('_', '-')}"
             raise SetupError(f"{shown}: no effect with --list, which draws nothing; drop one of the two")
 
 

@@ -49,11 +49,11 @@ class Layout(NamedTuple):
 
 def write(
     figure: Figure, path: str | Path, width_in: float = plots.WIDTH_IN, height_in: float | None = None, *,
-    force: bool = False, flag: str = "-o",
+    force: bool = False, flag: str = "-o", dpi: int | None = None,
 ) -> Path:  # fmt: skip
     """Draw into a .png, .svg or .pdf file, whole or not at all. Raises SetupError as :func:`plots.save` does."""
     with plots.style():
-        return plots.save(draw(figure, width_in, height_in), path, force=force, flag=flag,
+        return plots.save(draw(figure, width_in, height_in), path, force=force, flag=flag, dpi=dpi,
                           title=figure.title, note=figure.empty or figure.note)  # fmt: skip
 
 

@@ -61,7 +61,7 @@ SETTINGS: dict[str, Any] = {
     "lines.markersize": 3.5,
     "figure.constrained_layout.use": True,
     "figure.dpi": 100.0,
-    "savefig.dpi": 160.0,
+    "savefig.dpi": 300.0,  # what a print of a column needs
     "savefig.facecolor": "white",
     "pdf.fonttype": 42,  # TrueType, embedded: text can be searched, and journals take it
     "svg.fonttype": "path",  # letters as outlines: the same picture where the font is missing
