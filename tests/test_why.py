@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mooncake_bench.errors import ResultError
 from mooncake_bench.report.why_sheets import why_sheets
 from mooncake_bench.results.compare import compare
 from mooncake_bench.results.run import Run
+from mooncake_bench.results.uncertainty import Interval
 from mooncake_bench.results.why import Why, why, why_of
 
 # The tiny run:   a: queue 0 + prefill 8 = 8 ms     b: 4 + 2 = 6      c: 5 + 4 = 9      d: rejected
@@ -48,8 +50,9 @@ def test_queue_fetch_and_prefill_add_up_to_the_difference_exactly() -> None:
     assert split.changes_ps == {"queue": 6 * ms, "fetch": ms // 2, "prefill": -ms, "retry_wait": 0}
     assert split.change_ps == 5.5 * ms
     assert split.mean_ms() == pytest.approx(5.5 / 3)
+    assert split.interval == (pytest.approx(5.5 / 3), None, None)  # of 3 requests there is no interval
     assert split.mean_ms("queue") == pytest.approx(6 / 3)
-    assert (split.slower, split.faster) == ((2, 7 * ms), (1, -1.5 * ms))
+    assert (split.slower, split.faster) == ((2, 7 * ms, 1), (1, -1.5 * ms, 1))  # 6 of 7 is more than 80 %
 
 
 def test_the_mean_difference_is_the_one_that_compare_pairs() -> None:
@@ -62,7 +65,7 @@ def test_the_mean_difference_is_the_one_that_compare_pairs() -> None:
 def test_the_requests_that_made_it_come_first_with_their_share() -> None:
     split = found(changed(**MOVED, hit_tokens=(0, 4, 4, None), prefill_instance=(0, 0, 0, None)))
     assert [(moved.request_id, moved.change_ms) for moved in split.requests] == [("c", 6), ("a", 1), ("b", -1.5)]
-    assert [moved.share for moved in split.requests] == pytest.approx([6 / 5.5, 1 / 5.5, -1.5 / 5.5])
+    assert [moved.share_of_side for moved in split.requests] == pytest.approx([6 / 7, 1 / 7, 1])
     first = split.requests[0]
     assert (first.queue_ms, first.hit_tokens, first.prefill_instance) == ((5, 11), (0, 4), (0, 0))
     assert split.most == 1  # c alone is more than 80 % of 5.5
@@ -100,13 +103,44 @@ def test_what_the_completed_sets_do_is_told_apart() -> None:
 
 def test_runs_that_are_alike_or_have_nothing_in_common_divide_by_nothing() -> None:
     alike = found(tiny_run())
-    assert (alike.change_ps, alike.most, alike.requests[0].share) == (0, None, None)
+    assert (alike.change_ps, alike.most, alike.cancels, alike.requests) == (0, 0, False, ())
+    assert (alike.slower, alike.faster) == ((0, 0, 0), (0, 0, 0))
+    first, *others = why_sheets([alike], "tiny")
+    assert "moved: identical to tiny: the same TTFT on all 3 requests that both completed" in first.notes
+    assert len(others) == 1  # no table of requests, for none made anything
     nothing = why_of(tiny_run(), Run.from_replay(all_rejected()), "none")
     assert (nothing.both, nothing.mean_ms(), nothing.sets.change_ms, nothing.requests) == (0, None, None, ())
     assert [sheet.title for sheet in why_sheets([nothing], "tiny")] == [
         "Why: mean TTFT against tiny, on requests that both completed, ms",
         "What the sets completed do to it, ms",
     ]
+
+
+def test_where_slower_and_faster_nearly_cancel_out_each_side_is_counted_by_itself() -> None:
+    # +6, -4 and -1.5 ms: 0.5 of 11.5 ms is left, of which c alone would be "1200 %"
+    moved = {"queue_ms": (0.0, 0.0, 11.0, None), "prefill_ms": (4.0, 4.5, 4.0, None), "ttft_ms": (4.0, 4.5, 15.0, None)}
+    split = found(changed(**moved))
+    assert (split.change_ps, split.gross_ps, split.cancels, split.most) == (0.5e9, 11.5e9, True, None)
+    assert split.slower == (1, 6e9, 1)
+    assert split.faster == (2, -5.5e9, 2)  # 4 of 5.5 is less than 80 %
+    assert [(each.request_id, each.change_ms) for each in split.requests] == [("c", 6), ("a", -4), ("b", -1.5)]
+    assert [each.share_of_side for each in split.requests] == pytest.approx([1, 4 / 5.5, 1.5 / 5.5])
+    note = why_sheets([split], "tiny")[0].notes[-1]
+    assert note == (  # 6 / 3 and 5.5 / 3 ms of the mean
+        "moved: slower by 2.00 ms of the mean in 1 request, faster by 1.83 ms in 2: they nearly cancel out; "
+        "80 % of the one come from 1 request, of the other from 2"
+    )
+    assert split.to_dict()["nearly_cancel_out"] is True
+    assert not found(changed(**MOVED)).cancels  # 5.5 of 8.5 ms
+
+
+def test_a_difference_whose_interval_covers_0_cannot_be_told_apart_from_it() -> None:
+    def notes(low: float | None, high: float | None) -> tuple[str, ...]:
+        split = replace(found(changed(**MOVED)), interval=Interval(5.5 / 3, low, high))
+        return why_sheets([split], "tiny")[0].notes
+
+    assert "moved: cannot tell the difference apart from 0" in notes(-0.5, 4.0)
+    assert not any("cannot tell" in note for note in (*notes(0.5, 4.0), *notes(None, None)))
 
 
 def test_a_ttft_that_is_not_the_sum_of_its_parts_is_refused() -> None:

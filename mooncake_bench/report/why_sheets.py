@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mooncake_bench.report.sheets import Sheet
-from mooncake_bench.results.why import PARTS
+from mooncake_bench.results.why import PARTS, PS_PER_MS
 from mooncake_bench.results.words import DASH, counted, integer, ms, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mooncake_bench.results.why import Moved, Why
+    from mooncake_bench.results.uncertainty import Interval
+    from mooncake_bench.results.why import Moved, Side, Why
 
 
 def why_sheets(found: Sequence[Why], reference: str) -> list[Sheet]:
@@ -30,28 +31,64 @@ def signed(value: float | None) -> str:
 
 def _split(found: Sequence[Why], reference: str) -> Sheet:
     parts = [part for part in PARTS if part != "retry_wait" or any(each.changes_ps[part] for each in found)]
-    headers = ("policy", "both", "TTFT", *("retries" if part == "retry_wait" else part for part in parts))
-    rows = [
-        (each.label, integer(each.both), *(signed(each.mean_ms(part)) for part in (None, *parts))) for each in found
-    ]
+    shown = tuple("retries" if part == "retry_wait" else part for part in parts)
+    rows = tuple(_changes(each, parts) for each in found)
     notes = [
-        "TTFT = " + " + ".join(headers[3:]) + ", exactly",
-        *(line for each in found for line in _concentrated(each)),
+        f"TTFT = {' + '.join(shown)}, exactly; 95 % interval: of TTFT, by a block bootstrap over time",
+        *(line for each in found for line in _said(each, reference)),
     ]
-    return Sheet(
-        f"Why: mean TTFT against {reference}, on requests that both completed, ms", headers, tuple(rows), tuple(notes)
-    )
+    title = f"Why: mean TTFT against {reference}, on requests that both completed, ms"
+    return Sheet(title, ("policy", "both", "TTFT", "95 % interval", *shown), rows, tuple(notes))
 
 
-def _concentrated(each: Why) -> Iterator[str]:
-    if not each.change_ps:
+def _changes(each: Why, parts: Sequence[str]) -> tuple[str, ...]:
+    means = (signed(each.mean_ms(part)) for part in parts)
+    return (each.label, integer(each.both), signed(each.mean_ms()), _span(each.interval), *means)
+
+
+def _span(found: Interval | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return DASH
+    return f"{signed(found.low)} to {signed(found.high)}"
+
+
+def _said(each: Why, reference: str) -> Iterator[str]:
+    """Whether there is a difference, and how many requests made it."""
+    if not each.both:
         return
-    both, most = each.both, each.most or 0
-    counts = (
-        f"{counted(each.slower[0], 'request')} slower ({signed(each.slower[1] / 1e9 / both)} ms of the mean), "
-        f"{each.faster[0]:,} faster ({signed(each.faster[1] / 1e9 / both)} ms)"
+    if not each.gross_ps:
+        yield f"{each.label}: identical to {reference}: the same TTFT on {_all(each.both)} that both completed"
+        return
+    found = each.interval
+    if found is not None and found.low is not None and found.sign is None:
+        yield f"{each.label}: cannot tell the difference apart from 0"
+    yield f"{each.label}: {_cancelling(each) if each.cancels else _concentrated(each)}"
+
+
+def _all(count: int) -> str:
+    return f"all {counted(count, 'request')}" if count > 1 else "the one request"
+
+
+def _cancelling(each: Why) -> str:
+    slower, faster = each.slower, each.faster
+    return (
+        f"slower by {ms(_of_mean(each, slower))} ms of the mean in {counted(slower.requests, 'request')}, faster by "
+        f"{ms(-_of_mean(each, faster))} ms in {faster.requests:,}: they nearly cancel out; 80 % of the one come from "
+        f"{counted(slower.most, 'request')}, of the other from {faster.most:,}"
     )
-    yield f"{each.label}: {counts}; {share(most / both)} of the requests ({most:,}) make 80 % of the change"
+
+
+def _concentrated(each: Why) -> str:
+    slower, faster, most = each.slower, each.faster, each.most or 0
+    return (
+        f"{counted(slower.requests, 'request')} slower ({signed(_of_mean(each, slower))} ms of the mean), "
+        f"{faster.requests:,} faster ({signed(_of_mean(each, faster))} ms); {share(most / each.both)} of the requests "
+        f"({most:,}) make 80 % of the change"
+    )
+
+
+def _of_mean(each: Why, side: Side) -> float:
+    return side.change_ps / PS_PER_MS / each.both
 
 
 def _sets(found: Sequence[Why], reference: str) -> Sheet:
@@ -77,15 +114,14 @@ def _requests(each: Why, reference: str) -> Sheet:
     both = tuple(f"{what} {when}" for what in ("Q", "P", "hit") for when in ("then", "now"))
     rows = tuple(_request(moved, changes) for moved in each.requests)
     note = (
-        f"TTFT, {', '.join(changes)}: changes in ms; of all: share of the summed change; Q, P, hit: queue in ms, "
-        f"prefill instance and hit tokens, under {reference} and now"
+        f"TTFT, {', '.join(changes)}: changes in ms; of side: share of what all that became slower, or faster, changed "
+        f"by; Q, P, hit: queue in ms, prefill instance and hit tokens, under {reference} and now"
     )
-    title = f"{each.label}: the requests that made most of it"
-    return Sheet(title, ("request", "TTFT", "of all", *changes, *both), rows, (note,))
+    title = f"{each.label}: the requests that {'moved most' if each.cancels else 'made most of it'}"
+    return Sheet(title, ("request", "TTFT", "of side", *changes, *both), rows, (note,))
 
 
 def _request(moved: Moved, changes: tuple[str, ...]) -> tuple[str, ...]:
-    of_all = DASH if moved.share is None else f"{100 * moved.share:.1f} %"
     parts = (signed(moved.parts_ms[part]) for part in changes)
     queues, instances, hits = map(ms, moved.queue_ms), map(str, moved.prefill_instance), map(integer, moved.hit_tokens)
-    return (moved.request_id, signed(moved.change_ms), of_all, *parts, *queues, *instances, *hits)
+    return (moved.request_id, signed(moved.change_ms), share(moved.share_of_side), *parts, *queues, *instances, *hits)

@@ -4,6 +4,9 @@ TTFT = queue + fetch + prefill, after a retry + the wait until then (:mod:`moonc
 difference of two means over the same requests is the sum of the differences of these parts; in whole picoseconds, as
 the simulator counts, exactly. What remains of the difference between all completed requests of one run and all of the
 other comes of their not being the same requests.
+
+Some requests become slower and others faster. Where the two sides nearly cancel out, a part of their sum means nothing,
+so the requests are counted side by side, and each one's share is of its own side.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.compare import matching_rows
 from mooncake_bench.results.repeat import name_of
+from mooncake_bench.results.uncertainty import interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +29,12 @@ if TYPE_CHECKING:
     from mooncake_bench.results.compare import Comparison
     from mooncake_bench.results.run import Run
     from mooncake_bench.results.steps import Bools, Ints
+    from mooncake_bench.results.uncertainty import Interval
 
 PS_PER_MS = 1e9
 PARTS = ("queue", "fetch", "prefill", "retry_wait")
 MOST = 0.8  # of a difference, whose requests are counted
+CANCELS = 0.2  # of the sum of all changes' sizes: a sum below it is what is left of two sides that cancel out
 SLACK_PS = 4  # by which a TTFT in ms, a double, may miss the sum of its parts
 
 
@@ -38,10 +44,18 @@ class Moved(NamedTuple):
     request_id: str
     change_ms: float
     parts_ms: dict[str, float]
-    share: float | None  # of the sum of all changes; None where that is 0
+    share_of_side: float  # of what all slower, or all faster, requests changed by
     prefill_instance: tuple[int, int]
     hit_tokens: tuple[int, int]
     queue_ms: tuple[float, float]
+
+
+class Side(NamedTuple):
+    """The slower requests, or the faster ones."""
+
+    requests: int
+    change_ps: int  # sum of their changes
+    most: int  # least number of them whose changes make MOST of that sum
 
 
 @dataclass(frozen=True)
@@ -74,16 +88,29 @@ class Why:
     label: str
     both: int
     changes_ps: dict[str, int]  # sums over them by part; they add up to ``change_ps``
-    slower: tuple[int, int]  # requests, and the sum of their changes in ps
-    faster: tuple[int, int]
-    most: int | None  # least number of requests whose changes make MOST of the sum; None where that is 0
+    interval: Interval | None  # of the mean change, ms; None without requests
+    slower: Side
+    faster: Side
+    most: int | None  # least number of requests whose changes make MOST of the sum; None where the sides cancel out
     sets: Sets
-    requests: tuple[Moved, ...]  # that made it, the largest share first
+    requests: tuple[
+        Moved, ...
+    ]  # that made it, first those that added most; where the sides cancel out, that moved most
 
     @property
     def change_ps(self) -> int:
         """Sum of the changes of TTFT."""
         return sum(self.changes_ps.values())
+
+    @property
+    def gross_ps(self) -> int:
+        """Sum of the sizes of the changes of TTFT."""
+        return self.slower.change_ps - self.faster.change_ps
+
+    @property
+    def cancels(self) -> bool:
+        """True where the sum is small against what the slower and the faster requests changed by."""
+        return _cancels(self.change_ps, self.gross_ps)
 
     def mean_ms(self, part: str | None = None) -> float | None:
         """Mean change of TTFT, or of a part; None without requests."""
@@ -93,17 +120,26 @@ class Why:
     def to_dict(self) -> dict[str, Any]:
         """As JSON carries it."""
         means = {"ttft": self.mean_ms(), **{part: self.mean_ms(part) for part in PARTS}}
+        low, high = (None, None) if self.interval is None else self.interval[1:]
         return {
             "label": self.label,
             "both": self.both,
             "change_ms": means,
+            "ttft_interval_ms": {"low": low, "high": high},
             "change_sum_ps": {"ttft": self.change_ps, **self.changes_ps},
-            "slower": {"requests": self.slower[0], "change_sum_ps": self.slower[1]},
-            "faster": {"requests": self.faster[0], "change_sum_ps": self.faster[1]},
+            "slower": _side_json(self.slower),
+            "faster": _side_json(self.faster),
+            "nearly_cancel_out": self.cancels,
             "requests_that_make_80_percent": self.most,
             "sets": {**asdict(self.sets), "change_ms": self.sets.change_ms},
             "requests": [moved._asdict() for moved in self.requests],
         }
+
+
+def _side_json(side: Side) -> dict[str, int]:
+    return {
+        "requests": side.requests, "change_sum_ps": side.change_ps, "requests_that_make_80_percent": side.most,
+    }  # fmt: skip
 
 
 def why(comparison: Comparison, top: int = 10) -> list[Why]:
@@ -128,11 +164,13 @@ def why_of(base: Run, run: Run, label: str, top: int = 10) -> Why:
     before, after = _parts_ps(base, ours), _parts_ps(run, theirs)
     changes = {part: after[part] - before[part] for part in PARTS}
     change = _sum(changes)
-    order = _by_share(change)
+    slower, faster = _side(change[change > 0]), _side(change[change < 0])
+    order = _by_weight(change)
     requests = [_moved(base, run, int(ours[i]), int(theirs[i]), changes, change, int(i)) for i in order[:top]]
+    most = None if _cancels(int(change.sum()), int(np.abs(change).sum())) else _most(change[order])
     return Why(
-        label, len(ours), {part: int(values.sum()) for part, values in changes.items()}, _some(change, change > 0),
-        _some(change, change < 0), _most(change[order]), sets, tuple(requests),
+        label, len(ours), {part: int(values.sum()) for part, values in changes.items()}, interval(change / PS_PER_MS),
+        slower, faster, most, sets, tuple(requests),
     )  # fmt: skip
 
 
@@ -167,22 +205,30 @@ def _parts_ps(run: Run, rows: Ints) -> dict[str, Ints]:
     return parts
 
 
-def _by_share(change: Ints) -> Ints:
-    """Requests by what they add to the sum of all changes; the largest changes first where that is 0."""
+def _cancels(total: int, gross: int) -> bool:
+    return abs(total) < CANCELS * gross
+
+
+def _by_weight(change: Ints) -> Ints:
+    """Requests that moved, by what they add to the sum of all changes; by size where the two sides cancel out."""
     total = int(change.sum())
-    key = -np.abs(change) if total == 0 else -change if total > 0 else change
-    return np.argsort(key, kind="stable")
+    key = -np.abs(change) if _cancels(total, int(np.abs(change).sum())) else -change if total > 0 else change
+    order = np.argsort(key, kind="stable")
+    moved: Ints = order[change[order] != 0]
+    return moved
 
 
-def _some(change: Ints, where: Bools) -> tuple[int, int]:
-    return int(where.sum()), int(change[where].sum())
+def _side(changes: Ints) -> Side:
+    """Of changes of one sign."""
+    largest_first = -np.sort(-np.abs(changes))
+    return Side(len(changes), int(changes.sum()), _most(largest_first))
 
 
-def _most(ordered: Ints) -> int | None:
-    """How many of the changes, the largest shares first, make most of their sum."""
+def _most(ordered: Ints) -> int:
+    """How many of the changes, the largest shares first, make most of their sum; 0 where there are none."""
+    if not len(ordered):
+        return 0
     total = abs(int(ordered.sum()))
-    if not total:
-        return None
     return int(np.argmax(np.abs(np.cumsum(ordered)) >= MOST * total)) + 1
 
 
@@ -193,11 +239,12 @@ def _moved(
     before, after = (
         each.requests.select(columns).slice(row, 1).to_pylist()[0] for each, row in ((base, our), (run, their))
     )
-    total = int(change.sum())
+    moved = int(change[place])
+    side = int(change[change > 0].sum() if moved > 0 else change[change < 0].sum())
     return Moved(
-        before["request_id"], int(change[place]) / PS_PER_MS,
+        before["request_id"], moved / PS_PER_MS,
         {part: int(values[place]) / PS_PER_MS for part, values in changes.items()},
-        int(change[place]) / total if total else None,
+        moved / side,
         (before["prefill_instance"], after["prefill_instance"]), (before["hit_tokens"], after["hit_tokens"]),
         (before["queue_ms"], after["queue_ms"]),
     )  # fmt: skip
