@@ -25,7 +25,8 @@ def report(spreads: Mapping[str, Sequence[Spread]], replays: int) -> Report:
     """A table a policy, of the metrics that are something."""
     head = (
         f"{counted(replays, 'replay')} of each policy with every arrival moved by at most 1 ms, seeds from 0",
-        "range: (highest - lowest, the run as it is included) / median: what chance does to a single replay",
+        "lowest, highest: of these and the run as it is; range: (highest - lowest) / median of these: what chance does "
+        "to a single replay",
     )
     return Report(head, tuple(_sheet(label, found) for label, found in spreads.items()), ())
 

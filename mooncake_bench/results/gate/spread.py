@@ -22,14 +22,14 @@ TOLERANCES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)  # %
 
 
 class Spread(NamedTuple):
-    """A metric of a run, and over jittered replays of it; None where it is undefined in one of them."""
+    """A metric of a run, and over it and jittered replays of it; None where it is undefined in one of them."""
 
     metric: Metric
     unjittered: Number
-    low: Number
-    middle: Number
+    low: Number  # the run itself included, as in ``high``
+    middle: Number  # of the jittered replays alone, as `gate --jitter` takes it
     high: Number
-    relative: float | None  # (highest - lowest) / |middle|, the run itself included
+    relative: float | None  # (high - low) / |middle|
 
 
 def spreads(side: Side) -> list[Spread]:
@@ -48,9 +48,8 @@ def _spreads(side: Side) -> Iterator[Spread]:
         if len(known) < len(values) or unjittered is None:
             yield Spread(metric, unjittered, None, None, None, None)
             continue
-        low, middle, high = min(known), median(known), max(known)
-        width = exact(max(high, unjittered)) - exact(min(low, unjittered))
-        relative = float(width / abs(exact(middle))) if middle else None
+        low, middle, high = min(*known, unjittered), median(known), max(*known, unjittered)
+        relative = float((exact(high) - exact(low)) / abs(exact(middle))) if middle else None
         yield Spread(metric, unjittered, low, middle, high, relative)
 
 
