@@ -411,3 +411,10 @@ def test_a_sweep_has_a_page_of_its_own(tool: Tool, monkeypatch: pytest.MonkeyPat
     assert list(zip(spots["x"], spots["y"], strict=True)) == [pytest.approx(each) for each in expected]
     assert "'s' is a sweep, which has a page of its own" in tool("report", "s", "1", "--force").err
     assert "--force-compare: no effect" in tool("report", "s", "--force-compare", "--force").err
+
+
+def test_captions_of_figures_say_ttft_and_tbt_as_the_readme_defines_them() -> None:
+    assert "first token came within x of their arrival" in kinds()["ttft-cdf"].DESCRIPTION
+    assert "with a token gap whose TBT is at most x" in kinds()["tbt-cdf"].DESCRIPTION
+    text = render(of_runs(compare([tiny_run()])))
+    assert "TBT: mean of a request&#39;s longest 10 % of token gaps" in text  # the run's --tbt-metric

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 NAME = "cache"
 TITLE = "Cache hits and replicas over time"
-DESCRIPTION = "Share of prompt tokens found in the pool by time of arrival, and mean number of copies of a block."
+DESCRIPTION = (
+    "Share of prompt tokens found in the pool, of requests whose prefill began, by time of arrival; and mean number of "
+    "copies of a block."
+)
 TAKES = "runs"
 STRETCHES = 60  # of time, over each of which hits are summed
 UNSEEN = "Runs made before the pool's stores were recorded show no replicas."
@@ -35,7 +38,9 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
     seen = all(run.timeline.column("pool_blocks").null_count < len(run.timeline) for run in runs)
     width = f"{columns(time.span_ms, STRETCHES)[1] / 1000:g} s"
     apart = ", a line a run: not the same requests began" if sum(each.dashed for each in panels[0].series) > 1 else ""
-    hits = f"Hits: of requests that arrived within {width}, by tokens; dashed: what an infinite cache would find{apart}."
+    hits = (
+        f"Hits: of requests that arrived within {width}, by tokens; dashed: what an infinite cache would find{apart}."
+    )
     return Figure(NAME, TITLE, panels, tuple(labels), sentences(hits, "" if seen else UNSEEN, thinned(runs)))
 
 

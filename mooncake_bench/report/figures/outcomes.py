@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 NAME = "outcomes"
 TITLE = "What became of the requests"
-DESCRIPTION = "Bars of the requests offered, completed, completed within the SLOs, rejected by stage and failed."
+DESCRIPTION = (
+    "Bars of the requests, and of their prompt tokens: offered, completed, completed within the SLOs, rejected by "
+    "stage and failed."
+)
 TAKES = "runs"
 
 
@@ -59,7 +62,7 @@ def draw(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
         _panel("Prompt tokens", "prompt tokens", names, sums, labels),
     )
     absent = [outcome.name for i, outcome in enumerate(OUTCOMES) if i not in shown]
-    note = f"No request was {', '.join(absent)}." if absent else ""
+    note = f"No request was {' or '.join(absent)}." if absent else ""
     return Figure(NAME, TITLE, panels, tuple(labels), note)
 
 

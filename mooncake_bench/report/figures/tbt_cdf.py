@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "tbt-cdf"
 TITLE = "TBT of completed requests"
-DESCRIPTION = "Share of completed requests whose tokens came within x of each other, a curve a run, with the SLO."
+DESCRIPTION = "Share of completed requests with a token gap whose TBT is at most x, a curve a run, with the SLO."
 TAKES = "runs"
 
 

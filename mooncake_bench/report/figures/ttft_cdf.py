@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 NAME = "ttft-cdf"
 TITLE = "TTFT of completed requests"
-DESCRIPTION = "Share of completed requests whose first token came within x, a curve a run, with the SLO."
+DESCRIPTION = (
+    "Share of completed requests whose first token came within x of their arrival, a curve a run, with the SLO."
+)
 TAKES = "runs"
 
 
