@@ -67,7 +67,8 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
     if offered and never_fired(run):
         yield f"{label}: its admission never turned a request away; {pools(run)}{advice(run)}"
     if completed and never_evicted(run):
-        yield f"{label}: no cache gave up or refused a block: more DRAM cannot help"
+        many = counted(reached.sum(), "request")
+        yield f"{label}: in {many} no cache gave up or refused a block: for so many, more DRAM cannot help"
 
 
 def _events(run: Run) -> Iterator[str]:
