@@ -12,7 +12,7 @@ from mooncake_bench.cli.output import json_answer, screen
 from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mooncake_bench.report.sheets import Report
 
@@ -63,18 +63,30 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
     """Columns under their headers, the last one wrapped so that lines fit ``width``."""
-    rows = [[*map(clean, row[:-1]), row[-1]] for row in rows]
-    columns = list(zip(headers, *rows, strict=True))[:-1]
-    widths = [max(map(len, column)) for column in columns]
-    indent = sum(widths) + len(GAP) * len(widths)
-    room = max(width - indent, MIN_LAST)
-    lines = []
-    for row in (headers, *rows):
-        head = GAP.join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
-        first, *more = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
-        lines.append(f"{head}{GAP if head else ''}{first}")
-        lines += [" " * indent + line for line in more]
-    return "\n".join(clean(line.rstrip()) for line in lines)
+    sizes = _sizes(headers, rows)
+    return "\n".join(line for row in (headers, *rows) for line in _lines(row, sizes, width))
+
+
+def grouped(headers: Sequence[str], groups: Mapping[str, Sequence[Sequence[str]]], width: int) -> str:
+    """As :func:`aligned`, with the rows of each group under the group's name."""
+    sizes = _sizes(headers, [row for rows in groups.values() for row in rows])
+    lines = list(_lines(headers, sizes, width))
+    for name, rows in groups.items():
+        lines += ["", *textwrap.wrap(clean(name), width), *(line for row in rows for line in _lines(row, sizes, width))]
+    return "\n".join(lines)
+
+
+def _sizes(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Letters of each column but the last."""
+    return [max(map(len, column)) for column in list(zip(headers, *rows, strict=True))[:-1]]
+
+
+def _lines(row: Sequence[str], sizes: Sequence[int], width: int) -> Iterator[str]:
+    indent = sum(sizes) + len(GAP) * len(sizes)
+    head = GAP.join(clean(cell).ljust(size) for cell, size in zip(row, sizes, strict=False))
+    first, *more = textwrap.wrap(row[-1], max(width - indent, MIN_LAST), break_on_hyphens=False) or [""]
+    yield clean(f"{head}{GAP if head else ''}{first}".rstrip())
+    yield from (clean((" " * indent + line).rstrip()) for line in more)
 
 
 def _shown(value: Any) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
-from mooncake_bench.cli.listing import render_list
+from mooncake_bench.cli.listing import grouped, render_list
 from mooncake_bench.cli.options import Example
 from mooncake_bench.cli.output import answer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mooncake_bench.cli.options import Commands
+    from mooncake_bench.results.metric import Metric
 
 HELP = "What is measured, and which way is better."
 EXAMPLES = (
@@ -26,17 +30,22 @@ def list_metrics(**given: Any) -> None:
     shown = options.chosen_format(given["format"])
     from mooncake_bench.results.metrics import METRICS
 
+    if shown == "table":
+        answer(_by_population(METRICS))
+        return
     columns = ("name", "unit", "better", "population", "definition")
-    items = [{column: getattr(metric, column) for column in columns} for metric in METRICS]
-    if shown == "table":  # five columns do not fit a terminal
-        items = [
-            {"name": item["name"], "unit": item["unit"], "better": item["better"], "of": _of(item)} for item in items
-        ]
-    answer(render_list("Metrics", items, shown))
+    answer(
+        render_list("Metrics", [{column: getattr(metric, column) for column in columns} for metric in METRICS], shown)
+    )
 
 
-def _of(item: dict[str, str]) -> str:
-    return f"{item['definition']} ({item['population']})"
+def _by_population(metrics: Sequence[Metric]) -> str:
+    """Five columns do not fit a terminal, and few populations come again and again: a heading each."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for metric in metrics:
+        row = (metric.name, metric.unit, metric.better, metric.definition)
+        groups.setdefault(f"Of {metric.population}:", []).append(row)
+    return grouped(("name", "unit", "better", "definition"), groups, shutil.get_terminal_size().columns)
 
 
 COMMANDS: Commands = (("list", list_metrics, EXAMPLES),)
