@@ -28,11 +28,11 @@ from test_results_tiny import (
 from mooncake_bench.errors import ResultError
 from mooncake_bench.report.markup import CSV_COLUMNS
 from mooncake_bench.report.notices import fold
-from mooncake_bench.report.tables import FORMATS, render
+from mooncake_bench.report.tables import FORMATS, folded, render
 from mooncake_bench.results.compare import compare
 from mooncake_bench.results.metrics import BY_NAME
 from mooncake_bench.results.run import Run
-from mooncake_bench.results.words import rate
+from mooncake_bench.results.words import alike, rate
 from mooncake_bench.sim.replay import Replay
 
 if TYPE_CHECKING:
@@ -56,6 +56,32 @@ def test_the_report_of_two_runs_looks_as_agreed(fmt: str, update_golden: bool, m
     if update_golden:
         path.write_text(text, encoding="utf-8", newline="\n")
     assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "lines"),
+    [
+        ("mine.py:Blend:weight=1", 16, ["mine.py:Blend:", "weight=1"]),
+        ("kvcache-centric", 14, ["kvcache-", "centric"]),
+        ("kvcache-centric", 15, ["kvcache-centric"]),
+        ("own/mine.py+lru:a=1,b=2", 12, ["own/mine.py+", "lru:a=1,b=2"]),
+        ("load -5 % of 12,031", 6, ["load", "-5 %", "of", "12,031"]),
+        ("abcdefghij:k", 4, ["abcd", "efgh", "ij:k"]),
+        ("请求请求", 4, ["请求", "请求"]),  # two columns each
+        ("", 4, []),
+    ],
+)
+def test_a_long_name_is_broken_at_a_sign_and_within_a_word_only_as_a_last(
+    name: str, width: int, lines: list[str]
+) -> None:
+    assert folded(name, width) == lines
+
+
+def test_a_narrow_screen_breaks_a_policys_name_at_its_signs() -> None:
+    run = replace(tiny_run())
+    run.manifest["policy"]["label"] = "mine.py:Blend:weight=1"
+    shown = render(run, width=60)
+    assert re.search(r"^mine.py:Blend: .*\nweight=1 ", shown, re.MULTILINE)
 
 
 def test_accounts_come_before_any_latency_and_the_reference_first() -> None:
@@ -350,3 +376,21 @@ def test_runs_that_are_not_comparable_are_refused_unless_forced() -> None:
     with pytest.raises(ResultError, match="TBT SLO differs"):
         render(runs)
     assert "forced: TBT SLO differs" in render(runs, force=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([7.53, 7.8, 7.79, 9.7], ["7.53", "7.80", "7.79", "9.70"]),
+        ([0.058, 0.0585, 0.0603], ["0.0580", "0.0585", "0.0603"]),
+        ([52.5, None, 9.0], ["52.5", "–", "9.0"]),
+        ([1234.5, 0], ["1,234", "0"]),  # half to even, as Python rounds
+        ([1234.5, 1.2], ["1,234", "1.2"]),
+        ([10.0, 0.004], ["10", "0.004"]),  # 1 decimal would show nothing of the second
+        ([None], ["–"]),
+        ([0.0], ["0"]),
+        ([], []),
+    ],
+)
+def test_numbers_of_a_column_have_the_same_decimals(values: list[float | None], shown: list[str]) -> None:
+    assert alike(values) == shown

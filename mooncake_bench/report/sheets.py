@@ -12,7 +12,7 @@ from mooncake_bench.report.notices import fold
 from mooncake_bench.results.coupled import is_coupled
 from mooncake_bench.results.headline import headline
 from mooncake_bench.results.split import split
-from mooncake_bench.results.words import DASH, decimal, factor, integer, ms, rate, share, significant, size
+from mooncake_bench.results.words import DASH, alike, decimal, factor, integer, ms, rate, share, significant, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,8 +180,15 @@ BUSY_COUPLED = "coupled instances: P busy in steps of prompts alone, D busy in s
 
 
 def _sheet(comparison: Comparison, order: Sequence[int], title: str, columns: Sequence[Column], note: str) -> Sheet:
-    rows = [(comparison.labels[i], *(_cell(comparison, i, column) for column in columns)) for i in order]
-    return Sheet(title, ("policy", *(column.header for column in columns)), tuple(rows), (note,))
+    cells = zip(*(_cells(comparison, order, column) for column in columns), strict=True)
+    rows = tuple((comparison.labels[i], *row) for i, row in zip(order, cells, strict=True))
+    return Sheet(title, ("policy", *(column.header for column in columns)), rows, (note,))
+
+
+def _cells(comparison: Comparison, order: Sequence[int], column: Column) -> list[str]:
+    if column.show is significant:  # how many decimals is the column's matter
+        return alike([comparison.metrics[i][column.metric].value for i in order])
+    return [_cell(comparison, i, column) for i in order]
 
 
 def _cell(comparison: Comparison, run: int, column: Column) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DASH = "–"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -59,6 +64,18 @@ def rate(value: float | None) -> str:
 def significant(value: float | None) -> str:
     """A number with three digits that count."""
     return DASH if value is None else f"{value:,.3g}"
+
+
+def alike(values: Sequence[float | None]) -> list[str]:
+    """Numbers of one column with the same decimals, so many that three digits of the largest show.
+
+    Where the least, 0 apart, would show fewer than two digits, each has its own.
+    """
+    sizes = [abs(value) for value in values if value]
+    digits = max(0, 2 - math.floor(math.log10(max(sizes)))) if sizes else 0
+    if sizes and min(sizes) < 10.0 ** (1 - digits):
+        return [integer(value) if value and abs(value) >= 1000 else significant(value) for value in values]
+    return [decimal(value, digits) for value in values]
 
 
 def counted(count: float, what: str) -> str:
