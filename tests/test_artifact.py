@@ -125,6 +125,16 @@ def test_an_unpacked_archive_is_a_folder_of_runs_that_replay(bench: Tool, monkey
     assert hashes[0] == hashes[1]
 
 
+def test_a_run_keeps_its_folders_name_where_that_is_safe(bench: Tool) -> None:
+    folders = ("1_t_blend+w=1,v=2-x", "2 é")
+    for folder in folders:
+        assert bench("replay", "t.jsonl", "-p", "random", "--run-dir", folder, *SMALL).code == 0
+    packed(bench, *folders)
+    outcomes = bench.json("artifact", "verify", "a.tar.gz", "--traces", ".")
+    kept = ("runs/1_t_blend+w=1,v=2-x", "runs/2")
+    assert [(each["folder"], each["verdict"]) for each in outcomes] == [(name, IDENTICAL) for name in kept]
+
+
 def test_a_run_whose_caches_were_warm_takes_along_the_run_that_warmed_them(bench: Tool) -> None:
     assert bench("replay", "t.jsonl", "-p", "random", *SMALL).code == 0
     assert bench("replay", "t.jsonl", "-p", "cache-aware", "--warm-from", "results/1_t_random", *SMALL).code == 0

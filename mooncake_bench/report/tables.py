@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,19 @@ from mooncake_bench.results.why import why as reasons_of
 from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
+    from rich.measure import Measurement
     from rich.table import Table
+    from rich.text import Text
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
-# What an encoding that lacks them shows instead.
 NARROWEST = 20  # columns: text is wrapped to no less
 WHOLE_NAME = 16  # columns: a shorter policy name is never broken
+# Where a name may be broken: behind a space, and behind these signs, but no number's sign or thousands separator.
+_JOINT = re.compile(r"(?<=\s)(?=\S)|(?<=\S[:+=/_-])(?=\S)|(?<=,)(?=[^\s\d])")
+# What an encoding that lacks them shows instead.
 _PLAIN = str.maketrans({"×": "x", "–": "-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "−": "-", "’": "'"})
 
 
@@ -152,6 +157,37 @@ def _table(sheet: Sheet, width: int, *, unicode: bool) -> Table:
     for i, header in enumerate(cells[0]):
         least = widest[i] if i else min(widest[0], WHOLE_NAME)
         table.add_column(header, justify="right" if i else "left", no_wrap=bool(i), overflow="fold", min_width=least)
-    for row in cells[1:]:
-        table.add_row(*row)
+    for name, *values in cells[1:]:
+        table.add_row(_Name(name), *values)
     return table
+
+
+class _Name:
+    """The text of a first column, broken at spaces and signs where it is too long, and within a word only as a last."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        return Measurement(1, self.text.cell_len).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        for line in folded(self.text.plain, options.max_width):
+            yield Text(line, overflow="fold")
+
+
+def folded(name: str, width: int) -> list[str]:
+    """A name in lines of at most ``width`` columns."""
+    from rich.cells import cell_len, chop_cells
+
+    lines = [""]
+    for part in _JOINT.split(name):
+        if cell_len((lines[-1] + part).rstrip()) <= width:
+            lines[-1] += part
+        else:
+            lines += chop_cells(part, width)
+    return [line.rstrip() for line in lines if line]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.setup import Setup
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_UNSAFE_IN_RUN = re.compile(r"[^A-Za-z0-9_.+=,-]+")  # what stands in no SPEC may keep its signs
 _GPU = re.compile(r"""^(\s*gpu\s*=\s*)(["'])(.+?\.toml)\2""", re.MULTILINE)
 
 
@@ -107,7 +108,7 @@ def add_run(collected: Collected, run: Run) -> PackedRun:
 
 
 def _folder(collected: Collected, path: Path) -> str:
-    name = stem = f"runs/{_UNSAFE.sub('-', path.resolve().name).strip('-.') or 'run'}"
+    name = stem = f"runs/{_UNSAFE_IN_RUN.sub('-', path.resolve().name).strip('-.') or 'run'}"
     taken, number = {packed.folder for packed in collected.runs.values()}, 1
     while name in taken:
         number += 1
