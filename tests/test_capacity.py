@@ -232,7 +232,12 @@ def test_the_command_prints_capacities_and_stores_every_replay(
         ("--attain-by percentile", "--attain-by: expected one of request, slo"),
         ("--search cluster --seeds 3", "--seeds: no effect with --search cluster"),
         ("--least 4 --most 2", "expected two speedups above 0"),
-        ("--speedup 100", "expected a start between"),
+        (
+            "--speedup 100",
+            "(--speedup): expected one between --least 0.015625 and --most 64",
+        ),
+        ("--most 1e30", "expected two speedups above 0 and up to 1e+09"),
+        ("--clusters ,", "expected clusters between commas"),
         ("--clusters 8P+8D,8P+8D", "names one twice"),
         ("--force", "--force: no effect without --points"),
         ("--points x.csv", "expected a file name that ends in .parquet"),

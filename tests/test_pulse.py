@@ -87,7 +87,7 @@ def test_clusters_without_a_role_have_a_pulse_too(cluster: str) -> None:
 
 def test_the_line_says_when_and_how_loaded() -> None:
     line = pulse_line(Pulse(3_723_400.0, 0.254, None, 1234, 5, 6))
-    assert line == "at 1:02:03, load P 0.25, queued 1,234, decoding 5, rejected 6"
+    assert line == "at 1:02:03, rejected 6, load P 0.25, queued 1,234, decoding 5"
 
 
 class Terminal(io.StringIO):

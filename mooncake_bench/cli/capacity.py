@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SEARCHES = ("load", "cluster")
 BY = ("request", "slo")
+FASTEST = 1e9  # a setup's speedup
 _of_load = ("seeds", "tolerance", "least", "most")
 _how = partial(option, panel="The search")
 
@@ -114,7 +115,8 @@ def _search_loads(bench: Bench, limits: Limits) -> tuple[Report, dict[str, Any],
 
     start = next(iter(bench.contenders.values())).speedup
     if not limits.least <= start <= limits.most:
-        raise SetupError(f"--speedup {start:g}: expected a start between --least {limits.least:g} and --most")
+        bounds = f"--least {limits.least:g} and --most {limits.most:g}"
+        raise SetupError(f"the search begins at speedup {start:g} (--speedup): expected one between {bounds}")
     limits = replace(limits, start=start)
     found = capacities(bench, limits)
     concluded = any(each.speedup is not None for each in found)
@@ -143,6 +145,8 @@ def _contenders(setups: Sequence[Setup], clusters: str | None, folders: Sequence
     from mooncake_bench.plugins import build
 
     specs = [spec.strip() for spec in clusters.split(",")] if clusters else [setups[0].cluster]
+    if not all(specs):
+        raise SetupError(f"--clusters {clusters!r}: expected clusters between commas, such as 8P+8D,6P+10D")
     if len(set(specs)) < len(specs):
         raise SetupError(f"--clusters {clusters}: names one twice; drop it")
     found = {}
@@ -165,8 +169,11 @@ def _limits(given: dict[str, Any]) -> Limits:
     tolerance = _share(given["tolerance"], "--tolerance", usual.tolerance)
     if not 1 <= seeds <= 1000:
         raise SetupError(f"--seeds: expected 1 to 1000, got {seeds}")
-    if not 0 < least < most:
-        raise SetupError(f"--least {least:g}, --most {most:g}: expected two speedups above 0, the second the higher")
+    if not 0 < least < most <= FASTEST:
+        raise SetupError(
+            f"--least {least:g}, --most {most:g}: expected two speedups above 0 and up to {FASTEST:g}, the second the "
+            "higher"
+        )
     return Limits(tolerance=tolerance, least=least, most=most, seeds=seeds)
 
 

@@ -7,14 +7,18 @@ import json
 import os
 import shutil
 import sys
+import textwrap
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mooncake_bench.errors import SetupError
 from mooncake_bench.report.letters import shows_all
+from mooncake_bench.results.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NARROWEST = 20  # columns: text is wrapped to no less
 # What a terminal that knows ASCII only gets instead.
 _ASCII = str.maketrans(
     {
@@ -46,9 +50,18 @@ def note(text: str) -> None:
     if stream is None:
         return
     try:
-        _write(stream, text)
+        _write(stream, _lines(text, shutil.get_terminal_size().columns if stream.isatty() else None))
     except OSError:
         silence(stream)
+
+
+def _lines(text: str, width: int | None) -> str:
+    """Text whose names move no cursor; wrapped to a terminal's ``width``, and as it is where there is none."""
+    lines = [clean(line) for line in text.split("\n")]
+    if width is None:
+        return "\n".join(lines)
+    wrap = partial(textwrap.wrap, width=max(width, NARROWEST), subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(part for line in lines for part in (wrap(line) or [""]))
 
 
 def tell(given: Mapping[str, Any], text: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.pulse import Pulse
 
 EVERY_S = 0.25  # between two looks
+ROOMY = 60  # columns: a narrower bar goes without its rate
 LABEL_LETTERS = 30  # of a policy's SPEC, which may be a long path
 
 
@@ -72,9 +73,9 @@ def pulse_line(pulse: Pulse) -> str:
     at = round(pulse.simulated_ms / 1000)
     loads = (("P", pulse.prefill_load_ratio), ("D", pulse.decode_load_ratio))
     parts = [f"at {at // 3600}:{at // 60 % 60:02}:{at % 60:02}"]
+    parts += [f"rejected {pulse.rejected_requests:,}"]  # what a narrow screen must not cut off comes first
     parts += ["load " + " ".join(f"{name} {load:.2f}" for name, load in loads if load is not None)]
-    parts += [f"queued {pulse.queued_requests:,}", f"decoding {pulse.decoding_requests:,}"]
-    return ", ".join([*parts, f"rejected {pulse.rejected_requests:,}"])
+    return ", ".join([*parts, f"queued {pulse.queued_requests:,}", f"decoding {pulse.decoding_requests:,}"])
 
 
 @contextmanager
@@ -87,11 +88,13 @@ def progress_bar(label: str, quiet: bool, unit: str = "requests") -> Iterator[Si
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
+    console = Console(stderr=True)
+    rate = [TextColumn("{task.fields[rate]}", markup=False)] if console.width >= ROOMY else []
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}", markup=False),
+        *rate,
         TimeRemainingColumn(),
     )
 
@@ -105,6 +108,5 @@ def progress_bar(label: str, quiet: bool, unit: str = "requests") -> Iterator[Si
             if self.below:
                 yield Text(self.below, "dim", no_wrap=True, overflow="ellipsis")
 
-    console = Console(stderr=True)
     with Below(*columns, console=console, transient=True) as bar:
         yield Bar(bar, label, unit)
