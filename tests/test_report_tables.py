@@ -79,7 +79,7 @@ def test_a_long_name_is_broken_at_a_sign_and_within_a_word_only_as_a_last(
 
 def test_a_narrow_screen_breaks_a_policys_name_at_its_signs() -> None:
     shown = render(tiny_run(policy_label="mine.py:Blend:weight=1"), width=60)
-    assert re.search(r"^mine.py:Blend: .*\nweight=1 ", shown, re.MULTILINE)
+    assert re.search(r"^mine.py:Blend: .*\nweight=1$", shown, re.MULTILINE)
 
 
 def test_accounts_come_before_any_latency_and_the_reference_first() -> None:
