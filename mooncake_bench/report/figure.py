@@ -33,7 +33,7 @@ class Series:
     """Points in order of x. ``run``: index of the run it belongs to, which gives its colour; None: of no run (black).
 
     ``y`` of None is a gap. ``low`` and ``high``, where given, are an interval around each y. ``dashed`` tells apart two
-    series of one run.
+    series of one run. ``names``: which point each is, such as the settings of a sweep's.
     """
 
     label: str
@@ -44,6 +44,7 @@ class Series:
     dashed: bool = False
     low: tuple[Number, ...] | None = None
     high: tuple[Number, ...] | None = None
+    names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,18 @@ class Figure:
     empty: str = field(default="", kw_only=True)  # why there is nothing to draw; then no panel has numbers
 
 
-HEADERS = ("panel", "series", "x", "y", "low", "high")
+HEADERS = ("panel", "series", "x", "y", "low", "high", "point")
 
 
 def rows(figure: Figure) -> Iterator[tuple[str | Number, ...]]:
     """Every number of a figure as rows under :data:`HEADERS`; a heat map's row name is its series, x its left edge."""
     for panel in figure.panels:
         for each in panel.series:
-            lows, highs = (bound or (None,) * len(each.x) for bound in (each.low, each.high))
-            for x, y, low, high in zip(each.x, each.y, lows, highs, strict=True):
-                yield panel.title, each.label, panel.x.categories[int(x)] if panel.x.categories else x, y, low, high
+            none = (None,) * len(each.x)
+            columns = (each.x, each.y, each.low or none, each.high or none, each.names or none)
+            for x, *others in zip(*columns, strict=True):
+                yield panel.title, each.label, panel.x.categories[int(x)] if panel.x.categories else x, *others
         if panel.heat is not None:
             for name, values in zip(panel.heat.rows, panel.heat.values, strict=True):
                 for x, value in zip(panel.heat.x, values, strict=False):
-                    yield panel.title, name, x, value, None, None
+                    yield panel.title, name, x, value, None, None, None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.report.plot_style import BOUND, FAINT, HATCHES, PALETTE, marker, series
@@ -23,6 +24,7 @@ BARS = 0.82  # of the space of a category, taken by its bars
 REACH = 3.0  # times the largest value: up to there a guide is drawn to scale, beyond it is pointed at
 DASHES = (0, (2.5, 1.5))
 LETTERS_IN = 0.062  # inches of a letter of a tick, about
+TALL = 24  # letters of a y axis' name that fit beside a panel in one line
 ROOM = 1.04  # of an axis that numbers end, over the largest of them
 
 
@@ -165,7 +167,7 @@ MOST_NAMES = 8  # of rows of a heat map
 
 def _axes(panel: Panel, width_in: float, *, bottom: bool) -> Iterator[Call]:
     across = spoken(panel.x.label) if bottom else ""
-    named = {"title": spoken(panel.title), "xlabel": across, "ylabel": spoken(panel.y.label)}
+    named = {"title": spoken(panel.title), "xlabel": across, "ylabel": fill(spoken(panel.y.label), TALL)}
     yield Call("set", (), {key: text for key, text in named.items() if text})
     if not panel.x.categories:
         yield from _scale("x", panel.x, [*(x for each in panel.series for x in each.x), *_reached(panel, upright=True)])
