@@ -30,10 +30,12 @@ from mooncake_bench.report.markup import CSV_COLUMNS
 from mooncake_bench.report.notices import fold
 from mooncake_bench.report.tables import FORMATS, folded, render
 from mooncake_bench.results.compare import compare
+from mooncake_bench.results.headline import headline
 from mooncake_bench.results.metrics import BY_NAME
 from mooncake_bench.results.run import Run
 from mooncake_bench.results.words import alike, rate
 from mooncake_bench.sim.replay import Replay
+from mooncake_bench.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +93,19 @@ def test_accounts_come_before_any_latency_and_the_reference_first() -> None:
     assert "1.00×" in first
     assert second.startswith("strict")
     assert "1.11×" in second  # 8.5 / 7.667
+
+
+def test_a_part_of_a_trace_is_called_one_and_so_is_its_hash() -> None:
+    whole, rows = tiny_trace(), [(0, 8, 4, [1, 2]), (4, 10, 3, [1, 2, 3]), (5, 4, 1, [9]), (6, 12, 2, [4, 5, 6])]
+    five = Trace.of([*rows, (7, 4, 1, [10])], block_tokens=4, name="five")
+    first = five.select(max_requests=4)
+    later = [(at + 1, tokens, output, blocks) for at, tokens, output, blocks in rows]
+    last = Trace.of([(0, 4, 1, [10]), *later], block_tokens=4, name="five").select(start_ms=1)
+    heads = [headline(tiny_run(trace=trace))[0] for trace in (whole, first, last)]
+    assert heads[0].startswith(f"trace tiny (sha256 {whole.sha256[:12]}): 4 requests arriving")
+    assert heads[1].startswith(f"trace five (sha256 of this part {first.sha256[:12]}): first 4 of 5 requests arriving")
+    assert heads[2].startswith(f"trace five (sha256 of this part {last.sha256[:12]}): 4 of 5 requests arriving")
+    assert first.sha256 != five.sha256
 
 
 def test_the_chosen_reference_is_printed_first() -> None:

@@ -350,7 +350,7 @@ def test_an_ssd_of_coupled_instances_is_refused() -> None:
 
 
 def test_a_run_whose_caches_never_evicted_says_that_more_dram_cannot_help() -> None:
-    words = f"in {len(AGAIN)} requests no cache gave up or refused a block: for so many, more DRAM cannot help"
+    words = f"in {len(AGAIN)} requests no cache gave up or refused a block: more DRAM cannot help these"
     roomy, full = (Run.from_replay(replayed(AGAIN, pool, None)) for pool in (4, 2))
     assert [notice for notice in roomy.notices if words in notice]
     assert not [notice for notice in full.notices if words in notice]

@@ -68,7 +68,7 @@ def _notices(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
         yield f"{label}: its admission never turned a request away; {pools(run)}{advice(run)}"
     if completed and never_evicted(run):
         many = counted(reached.sum(), "request")
-        yield f"{label}: in {many} no cache gave up or refused a block: for so many, more DRAM cannot help"
+        yield f"{label}: in {many} no cache gave up or refused a block: more DRAM cannot help these"
 
 
 def _events(run: Run) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.results.coupled import is_coupled
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results.run import Run
 
 EVENTS_SHOWN = 4
+_SELECTED = re.compile(r"(\d+)\.\.(\d+) of (\d+)")  # as Trace.select writes it
 TBT_WORDS = {
     "tail10": "mean of a request's longest 10 % of token gaps",
     "max": "a request's longest token gap",
@@ -32,11 +34,27 @@ def headline(run: Run) -> list[str]:
 def _trace(run: Run, setup: Mapping[str, Any]) -> str:
     trace, requests = run.manifest["trace"], run.manifest["trace"]["requests"]
     span_ms = float(run.requests.column("arrival_ms").to_numpy().max())  # the first arrives at 0
-    text = f"trace {trace['name']} (sha256 {trace['sha256'][:12]}): {counted(requests, 'request')}"
+    part = part_of(trace)
+    count = counted(requests, "request") if part is None else f"{part} requests"
+    text = f"trace {trace['name']} ({hash_name(trace)} {trace['sha256'][:12]}): {count}"
     if not span_ms:
         return f"{text}, speedup {setup['speedup']:g}"
     span = f"{span_ms / 1000:,.0f} s" if span_ms >= 10_000 else duration(float(f"{span_ms:.3g}"))
     return f"{text} arriving in {span}, speedup {setup['speedup']:g} = {requests / span_ms * 1000:.3g} requests/s"
+
+
+def part_of(trace: Mapping[str, Any]) -> str | None:
+    """Which part of a trace was replayed, such as ``first 1,000 of 12,031``; None: all of it."""
+    found = _SELECTED.fullmatch(str((trace.get("metadata") or {}).get("selected_rows", "")))
+    if found is None:
+        return None
+    first, _, whole = map(int, found.groups())
+    return f"{'' if first else 'first '}{trace['requests']:,} of {whole:,}"
+
+
+def hash_name(trace: Mapping[str, Any]) -> str:
+    """What a run's hash of its trace is: of the requests that were replayed, as if they were a trace of their own."""
+    return "sha256" if part_of(trace) is None else "sha256 of this part"
 
 
 def _cluster(run: Run, setup: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.report.sheets import Sheet
+from mooncake_bench.results.headline import hash_name, part_of
 from mooncake_bench.results.words import DASH, counted, decimal, duration, integer
 from mooncake_bench.sim.setup import Setup, settings
 
@@ -116,8 +117,8 @@ def _trace(run: Run) -> Iterator[tuple[str, str]]:
     trace = run.manifest["trace"]
     arrivals_ms = run.requests.column("arrival_ms").to_numpy()
     yield "name", str(trace["name"])
-    yield "sha256", str(trace["sha256"])
-    yield "requests", integer(trace["requests"])
+    yield hash_name(trace), str(trace["sha256"])
+    yield "requests", part_of(trace) or integer(trace["requests"])
     yield "arrivals span", f"{decimal(float(arrivals_ms.max()) / 1000, 1)} s, as replayed"
     yield "block", counted(trace["block_tokens"], "token")
     yield from ((str(key), str(value)) for key, value in (trace.get("metadata") or {}).items())
