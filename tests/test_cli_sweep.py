@@ -337,3 +337,22 @@ def test_every_command_of_the_page_works_in_order_and_prints_what_it_shows(
     tool.capsys.readouterr()
     Path("page.toml").write_text(blocks["toml"][0], encoding="utf-8")
     assert len(tool.json("sweep", "run", "--sweep", "page.toml")["points"]) == 2 * 2 * (2 + 1)
+
+
+def test_a_varied_seed_that_changes_nothing_is_said_before_the_start(tool: Tool, trace: str) -> None:
+    def said(*words: str) -> list[str]:
+        err = tool("sweep", "run", trace, *words, "--workers", "1", "-o", f"s{len(list(Path().iterdir()))}").err
+        before = err[: err.index("sweep folder")]
+        return [line for line in before.splitlines() if "seed" in line]
+
+    idle, drawing, seeds = ("-p", "load-balancing"), ("-p", "random"), ("--vary", "seed=0,1")
+    none = "seed is varied, but has no effect here: none of these policies draws random numbers"
+    assert said(*idle, *seeds) == [none]
+    assert said(*idle, *drawing, *seeds) == [
+        "seed is varied, but has no effect on policies that draw no random numbers: load-balancing"
+    ]
+    assert said(*drawing, *seeds) == []
+    assert said(*idle, *seeds, "--estimate-error", "0.1") == []  # the views' errors are drawn
+    speeds = ("--vary", "speedup=1,2", "--seed", "3")
+    assert said(*idle, *drawing, *speeds) == []
+    assert said(*idle, *speeds) == ["--seed has no effect here: none of these policies draws random numbers"]

@@ -172,7 +172,7 @@ def check_plan(
         from mooncake_bench.sim.warm import source_of
 
         source_of(setup, trace.block_tokens, SIMULATOR_VERSION)
-    if "seed" in plan.asked and not setup.estimate_error and not any(map(_draws, policies)):
+    if "seed" in plan.asked and not any(draws(setup, policy) for policy in policies):
         notices.append("--seed has no effect here: none of these policies draws random numbers")
     return notices
 
@@ -267,9 +267,14 @@ def _check_tbt(plan: Plan, selected: Trace, setup: Setup) -> None:
         )
 
 
-def _draws(policies: PolicySet) -> bool:
-    """Whether a policy may use its random stream: only ``start`` receives it, as its last argument."""
-    return any(_uses_last_argument(type(policy).start) for policy in (policies.router, policies.admission))
+def draws(setup: Setup, policies: PolicySet) -> bool:
+    """Whether the seed matters: an estimate is drawn, or a policy may use its random stream.
+
+    Only ``start`` receives that, as its last argument.
+    """
+    return bool(setup.estimate_error) or any(
+        _uses_last_argument(type(policy).start) for policy in (policies.router, policies.admission)
+    )
 
 
 def _uses_last_argument(function: Any) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mooncake_bench.cli.config import check_plan, check_policies, refuse_idle_options, resolve_plan
+from mooncake_bench.cli.config import check_plan, check_policies, draws, refuse_idle_options, resolve_plan
 from mooncake_bench.cli.output import policies_print_to_stderr
 from mooncake_bench.errors import BenchError, SetupError, TraceError, nearest
 from mooncake_bench.plugins import build
@@ -76,7 +76,20 @@ def prepare(given: Mapping[str, Any]) -> Prepared:
     trace = next(iter(checker.traces.values()))
     name = given["name"] or file.name or _name(given["out"], f"{trace.name}-{definition_sha256(manifest)[:DIGEST]}")
     notices = [*([plan.notice] if plan.notice else []), *trace.notices, *checker.notices]
+    if "seed" in plan.asked:
+        notices += _idle_seed(points, checker.policies, varied="seed" in keys)
     return Prepared(name, points, manifest, sources, list(dict.fromkeys(notices)))
+
+
+def _idle_seed(points: Sequence[Point], policies: Mapping[str, PolicySet], *, varied: bool) -> Iterator[str]:
+    """Say where a seed changes nothing."""
+    drawing = {point.label for point in points if draws(point.setup, policies[point.setup.policy])}
+    idle = [label for label in dict.fromkeys(point.label for point in points) if label not in drawing]
+    if not drawing:
+        seed = "seed is varied, but" if varied else "--seed"
+        yield f"{seed} has no effect here: none of these policies draws random numbers"
+    elif varied and idle:
+        yield f"seed is varied, but has no effect on policies that draw no random numbers: {', '.join(idle)}"
 
 
 def _name(out: Path | None, usual: str) -> str:
@@ -112,7 +125,8 @@ class _Checker:
             alike = (plan.path, replace(setup, seed=0))
             if alike not in self._seen:  # a seed changes nothing that is checked
                 self._seen.add(alike)
-                self.notices += check_plan(plan, trace, [setup], self._given, [self.policies[choice.spec]])
+                unseeded = replace(plan, asked=plan.asked - {"seed"})  # of which _idle_seed tells
+                self.notices += check_plan(unseeded, trace, [setup], self._given, [self.policies[choice.spec]])
         return Point(number, plan.path, trace.sha256, setup, choice.label, _varied(choice, plan.path, setup, axes))
 
     def _plan_of(self, choice: Choice) -> Plan:
