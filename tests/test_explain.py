@@ -179,6 +179,15 @@ def test_each_attempt_of_a_retried_request_can_be_asked_for(told: Tool) -> None:
     assert "--attempt 4: request '27' came 3 times" in told("explain", "retries", "27", "--attempt", "4").err
 
 
+def test_a_name_of_several_runs_is_answered_with_their_numbers_and_labels(told: Tool) -> None:
+    words = ("--cluster", "2P+1D", "--name", "several", "-o", "others", "-q")
+    told("replay", "t.jsonl", "-p", "random", "-p", "a=kvcache-centric", *words)
+    done = told("explain", "several", "0", "-o", "others")
+    assert done.code == 2
+    assert "several: means 2 runs: 1 (random), 2 (a); name one by its number, such as 1" in done.err
+    assert told("explain", "1", "0", "-o", "others").code == 0
+
+
 def test_the_load_that_an_admission_asked_about_is_shown(told: Tool) -> None:
     told("replay", "t.jsonl", "-p", "early", "--cluster", "3P+2D", "--vram", "40000", "--name", "early", "-q")
     decision = told.json("explain", "early", "40")["decision"]

@@ -14,14 +14,19 @@ from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.errors import SetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.results.explain import Explanation
+    from mooncake_bench.results.run import Run
 
 EXAMPLES = (
     Example("explain @last 120", "why request 120 of the latest run went where it went"),
     Example("explain 1 120 --all", "the same of run 1, with every instance of a large cluster"),
     Example("explain @last 120 --format json", "all numbers of the decision, for a program"),
 )
+
+SHOWN = 8  # runs listed where a name means several
 
 
 @options.takes(
@@ -58,7 +63,7 @@ def explain(**given: Any) -> None:
 
     runs = open_runs([given["run"]], *([given["out"]] if given["out"] else []))
     if len(runs) != 1:
-        raise SetupError(f"{given['run']}: means {len(runs)} runs; name one of them")
+        raise SetupError(_several(given["run"], runs))
     with progress_bar(runs[0].label, given["quiet"]) as progress, policies_print_to_stderr():
         found = explained(
             runs[0],
@@ -69,6 +74,15 @@ def explain(**given: Any) -> None:
             progress=progress,
         )
     answer(_rendered(found, shown, whole=given["all"]))
+
+
+def _several(given: str, runs: Sequence[Run]) -> str:
+    """Which runs a name means, by what one of them is named with."""
+    names = [(run.path.name if run.path else "?", run.label) for run in runs]
+    shown = ", ".join(f"{folder.partition('_')[0]} ({label})" for folder, label in names[:SHOWN])
+    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    first = names[0][0].partition("_")[0]
+    return f"{given}: means {len(runs)} runs: {shown}{more}; name one by its number, such as {first}"
 
 
 def _rendered(found: Explanation, shown: str, *, whole: bool) -> str:
