@@ -259,3 +259,8 @@ def test_lines_of_many_points_and_bounds_have_no_markers(series: Series) -> None
 def test_ticks_that_would_lie_on_each_other_are_left_out() -> None:
     svg = drawn(Series("a", (1, 1.001, 2, 3), (5, 6, 7, 8), 0))
     assert [text for _, text in labelled(svg)[0]] == ["1", "2", "3"]
+
+
+def test_an_axis_that_ends_just_above_1_is_ticked_by_fifths() -> None:
+    svg = drawn(Series("a", (1, 2), (0.5, 1), 0), y=Axis("share", low=0, high=1.04))
+    assert [text for _, text in labelled(svg)[1]] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]

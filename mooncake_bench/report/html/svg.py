@@ -84,7 +84,7 @@ def _scales(panel: Panel, *, marked: bool) -> tuple[Scale, Scale, dict[int, Scal
     drawn = [each for each in panel.series if each.shape != "marks"]
     low, high = _y_bounds(panel, drawn)
     y = Scale(low, high, HEIGHT - _bottom(panel.x), TOP, panel.y.log)
-    left = 12 + LETTER * max([len(tick_text(tick)) for tick in y.ticks(TICKS_Y)], default=1)
+    left = 12 + LETTER * max([len(tick_text(tick)) for tick in _y_ticks(panel.y, y)], default=1)
     x = Scale(*_x_bounds(panel, marked=marked), left, WIDTH - RIGHT, panel.x.log)
     above = guides.labels(panel.guides, x, y)
     top = TOP + guides.ROW * (1 + max([each.row for each in above.values()], default=-1))
@@ -184,8 +184,13 @@ def _axes(svg: Element, panel: Panel, x: Scale, y: Scale) -> None:
     text(words, panel.y.label, 2, 13, "label")
 
 
+def _y_ticks(axis: Axis, y: Scale) -> list[float]:
+    """Round values; one more where the axis ends where it was told to, for instance just above 1."""
+    return y.ticks(TICKS_Y if axis.high is None else TICKS_Y + 1)
+
+
 def _y_axis(grid: Element, words: Element, axis: Axis, x: Scale, y: Scale) -> None:
-    for tick in y.ticks(TICKS_Y) if not axis.categories else ():
+    for tick in _y_ticks(axis, y) if not axis.categories else ():
         top = y.at(tick)
         assert top is not None
         SubElement(grid, "path", {"d": f"M{number(x.start)} {number(top)}H{number(x.end)}"})
