@@ -12,6 +12,7 @@ InvariantError              the simulator contradicted itself: a bug of ours, ex
 
 from __future__ import annotations
 
+import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -61,3 +62,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A hint ``; did you mean 'x'?`` for the known name closest to ``word``, or an empty string."""
     match = get_close_matches(word, list(known), n=1)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def faults() -> type[BaseException] | tuple[()]:
+    """What a policy may raise, for ``except faults()`` around its code: anything but Ctrl-C is its own fault."""
+    return () if isinstance(sys.exception(), KeyboardInterrupt) else BaseException

@@ -321,6 +321,7 @@ FAULTS = {
     ),
     "an error while it runs": ("a = 1\n\nb = a / 0\n", ", line 3: ZeroDivisionError: division by zero"),
     "a call to exit": ("raise SystemExit(3)\n", ", line 1: SystemExit: 3"),
+    "what is no Exception": ("raise GeneratorExit\n", ", line 1: GeneratorExit: "),
     "no policy": (
         "x = 1\n",
         " defines no policy: expected a class derived from Router, Admission or Eviction of mooncake_bench.api",

@@ -61,6 +61,8 @@ ROUTER = '''class Mine(Router):
     [
         ("return 1 / 0", r"'mine', request 0: it raised ZeroDivisionError: division by zero at mine.py:11"),
         ("raise SystemExit(0)", r"'mine', request 0: it raised SystemExit: 0"),
+        ("raise GeneratorExit", r"'mine', request 0: it raised GeneratorExit"),
+        ("raise type('Own', (BaseException,), {})('x')", r"'mine', request 0: it raised Own: x"),
         ("return 0", r"'mine', request 0: route\(\) returned 0; return a Route"),
         ("return Route(1)", r"it routed the prefill to instance 1, which has another role"),
         ("return Route(7)", r"it routed the prefill to instance 7, which is no instance of this cluster"),

@@ -12,7 +12,7 @@ import numpy as np
 from mooncake_bench.cache import assign
 from mooncake_bench.cache.columns import ELSEWHERE, EVICTED, FIRST_SIGHT, NONE, NOT_READY, Columns
 from mooncake_bench.cache.pool import Ledger, Pool
-from mooncake_bench.errors import BenchError, PolicyError
+from mooncake_bench.errors import BenchError, PolicyError, faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mooncake_bench.trace import Trace
 
 _CHUNK = 4096  # requests whose blocks are Python integers at one time
-_FAULTS = (Exception, SystemExit)  # what a policy may raise; Ctrl-C is not its fault
 
 
 class _Beyond(NamedTuple):
@@ -49,7 +48,7 @@ class Run:
         made = [chosen.make() for _ in range(pools)]
         try:
             self.pools = [Pool(i, capacity, one, self.ledger, alone=pools == 1) for i, one in enumerate(made)]
-        except _FAULTS as error:
+        except faults() as error:
             raise _fault(self.name, "open()", error) from error
 
     def serve(self, trace: Trace, assignment: Assignment, reverse: bool) -> Columns:
@@ -75,7 +74,7 @@ class Run:
                 peak = max(peak, len(pool.stored_ms))
         except BenchError:
             raise
-        except _FAULTS as error:
+        except faults() as error:
             raise _fault(self.name, f"request {row}", error) from error
         return _columns(rows, pool_of, ago_ms, peak)
 

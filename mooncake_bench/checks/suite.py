@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mooncake_bench.checks import drive
-from mooncake_bench.errors import BenchError
+from mooncake_bench.errors import BenchError, faults
 from mooncake_bench.plugins import PolicyClass, discover, find, load_file, parse
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _result(policy: str, name: str, check: Callable[[], str]) -> Check:
         return Check(policy, name, "skipped", str(reason))
     except (AssertionError, BenchError) as fault:
         return Check(policy, name, "failed", str(fault))
-    except Exception as fault:  # a policy may raise anything
+    except faults() as fault:  # a policy may raise anything
         return Check(policy, name, "failed", f"{type(fault).__name__}: {fault}{drive.where(fault)}")
 
 

@@ -13,7 +13,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.api import Admission, Eviction, Policy, Router
-from mooncake_bench.errors import PolicyError, nearest
+from mooncake_bench.errors import PolicyError, faults, nearest
 from mooncake_bench.plugins import values
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PolicyClass:
                 raise PolicyError(f"policy {self.name!r}: parameter {key!r} must be given ({parameter.takes})")
         try:
             return self.cls(**arguments)
-        except Exception as error:
+        except faults() as error:
             raise PolicyError(f"policy {self.name!r}: {error or type(error).__name__}") from error
 
     def _value(self, key: str, text: str) -> Any:
@@ -148,7 +148,7 @@ def _run(path: Path) -> tuple[ModuleType, str]:
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     try:
         exec(_compiled(code, str(path)), vars(module))
-    except (Exception, SystemExit) as error:
+    except faults() as error:
         del sys.modules[module.__name__]
         raise PolicyError(f"policy file {path}{_reason(error, path)}") from error
     return module, sha256

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from mooncake_bench.api import Admission, Policy, Route, Router
-from mooncake_bench.errors import PolicyError, SetupError
+from mooncake_bench.errors import PolicyError, SetupError, faults
 from mooncake_bench.hardware.pipeline import PipelinedCost
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.view import View
 
 PS_PER_MS = 1e9
-FAULTS = (Exception, SystemExit)  # what a policy may raise; Ctrl-C is not its fault
 
 
 def overrides(policy: object, base: type, method: str) -> bool:
@@ -100,7 +99,7 @@ class Brain:
         """Let one policy prepare."""
         try:
             policy.start(self.view, rng)
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(policy, None, error) from error
 
     # arrival
@@ -112,12 +111,12 @@ class Brain:
         self.view.at(now, request)
         try:
             wanted = self.router.route(request, view if witness is None else witness.shown(job, self.view))
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(self.router, job, error) from error
         route = self._apply(job, wanted)
         try:
             reason = self.admission.reject(request, route, view if witness is None else witness.shown(job, self.view))
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(self.admission, job, error) from error
         reason = None if reason is None else self._checked_reason(job, reason)
         if witness is not None:
@@ -282,7 +281,7 @@ class Brain:
         """A policy's answer; what it raises is its own fault."""
         try:
             return method(*arguments)
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(policy, job, error) from error
 
     def _checked_reason(self, job: Job, reason: Any) -> str | None:

@@ -13,11 +13,11 @@ from math import inf
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.errors import InvariantError, PolicyError
+from mooncake_bench.errors import InvariantError, PolicyError, faults
 from mooncake_bench.hardware.cost import PS_PER_MS
 from mooncake_bench.sim import cancelling
 from mooncake_bench.sim import job as status
-from mooncake_bench.sim.brain import FAULTS, policy_fault
+from mooncake_bench.sim.brain import policy_fault
 from mooncake_bench.sim.core import CoredNetwork
 from mooncake_bench.sim.coupling import Coupling, Rules
 from mooncake_bench.sim.decoding import Decoding
@@ -247,7 +247,7 @@ class Cluster:
                 node.expire(now / PS_PER_MS + node.clock_ms)
             except PolicyError:
                 raise
-            except FAULTS as error:
+            except faults() as error:
                 raise policy_fault(node.eviction, job, error) from error
 
     # network

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mooncake_bench.errors import InvariantError, PolicyError
+from mooncake_bench.errors import InvariantError, PolicyError, faults
 from mooncake_bench.sim import job as status
-from mooncake_bench.sim.brain import FAULTS, policy_fault
+from mooncake_bench.sim.brain import policy_fault
 from mooncake_bench.sim.coupled import CoupledNode
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Coupling:
             job.new_blocks, job.stored = self.pool.claim(node.instance, blocks, hits, now)
         except (PolicyError, InvariantError):
             raise
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(node.store.eviction, job, error) from error
         if len(job.stored) < len(blocks):
             raise InvariantError(f"coupled instance {node.instance} has no room for a prompt that fits")
@@ -146,7 +146,7 @@ class Coupling:
             node.store.shrink(capacity)
         except (PolicyError, InvariantError):
             raise
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(node.store.eviction, next(iter(node.admitted)), error) from error
 
     # what a node tells

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mooncake_bench import spool
-from mooncake_bench.errors import InvariantError, PolicyError
+from mooncake_bench.errors import InvariantError, PolicyError, faults
 from mooncake_bench.hardware.cost import PS_PER_MS, to_ps
 from mooncake_bench.sim import job as status
-from mooncake_bench.sim.brain import FAULTS, policy_fault
+from mooncake_bench.sim.brain import policy_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +107,7 @@ class Inlining:
             blocks = cluster.pool.claim_source(source, job.request.blocks, 0, job.hit_blocks, now)
         except (PolicyError, InvariantError):
             raise
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(node.eviction, job, error) from error
         size = job.fetched_tokens * prefilling.kv
         prefilling.fetches += 1

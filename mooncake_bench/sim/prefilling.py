@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mooncake_bench.errors import InvariantError, PolicyError
+from mooncake_bench.errors import InvariantError, PolicyError, faults
 from mooncake_bench.sim import job as status
-from mooncake_bench.sim.brain import FAULTS, policy_fault
+from mooncake_bench.sim.brain import policy_fault
 from mooncake_bench.sim.network import SCALE
 from mooncake_bench.sim.prefill import PrefillNode
 
@@ -93,7 +93,7 @@ class Prefilling:
                 job.fetch_blocks = self.pool.claim_source(instance, blocks, cached, fetched, now)
         except (PolicyError, InvariantError):
             raise
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(self.pool.nodes[instance].eviction, job, error) from error
 
     def _start_fetch(self, job: Job, now: int) -> None:

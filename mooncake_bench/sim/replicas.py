@@ -10,8 +10,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from mooncake_bench.api import Replicate
-from mooncake_bench.errors import InvariantError, PolicyError
-from mooncake_bench.sim.brain import FAULTS
+from mooncake_bench.errors import InvariantError, PolicyError, faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +64,7 @@ class Replicas:
             self._start(source, target, ready, now)
         except (PolicyError, InvariantError):
             raise
-        except FAULTS as error:
+        except faults() as error:
             return f"the eviction policy raised {type(error).__name__}: {error}"
         return None
 

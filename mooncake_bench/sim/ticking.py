@@ -7,8 +7,8 @@ from math import isfinite
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from mooncake_bench.errors import PolicyError
-from mooncake_bench.sim.brain import FAULTS, PS_PER_MS, policy_fault
+from mooncake_bench.errors import PolicyError, faults
+from mooncake_bench.sim.brain import PS_PER_MS, policy_fault
 from mooncake_bench.sim.cluster import TICK
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Ticks:
         view.at(now)
         try:
             wanted = self._policy.on_tick(view)
-        except FAULTS as error:
+        except faults() as error:
             raise policy_fault(self._policy, None, error, TICKING) from error
         if not isinstance(wanted, Sequence) or isinstance(wanted, str):
             self._refuse(f"it returned {wanted!r}; return a list of actions, () for none")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mooncake_bench.errors import BenchError, ResultError, TraceError
+from mooncake_bench.errors import BenchError, ResultError, TraceError, faults
 from mooncake_bench.results.run import Run
 from mooncake_bench.results.sweep import DONE, FAILED, MANIFEST, RUNS
 from mooncake_bench.studies.replays import whole
@@ -62,7 +62,7 @@ def attempt(point: Point, work: Work, trace: Trace | None = None) -> Outcome:
         _keep(run, point, work)
     except BenchError as error:
         return failed(point, " ".join(str(error).split()))
-    except Exception as error:  # a fault of ours, or too little memory: the other points go on
+    except faults() as error:  # a fault of ours, or too little memory: the other points go on
         return failed(point, " ".join(f"{type(error).__name__}: {error}".split()))
     return Outcome(point.number, DONE, None, content_of(run), wall_s, metrics)
 
