@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from test_results_tiny import all_rejected, interrupted, one_request, tiny_repla
 
 from mooncake_bench.errors import SetupError
 from mooncake_bench.report import figures
-from mooncake_bench.report.figure import Figure, Series, rows
-from mooncake_bench.report.figures import _curves, _over_time
+from mooncake_bench.report.figure import Figure, Guide, Series, rows
+from mooncake_bench.report.figures import _curves, _over_time, queue
 from mooncake_bench.results import Run, open_run
 from mooncake_bench.sim.replay import run as simulate
 from mooncake_bench.sim.setup import Setup
@@ -93,13 +94,14 @@ def test_bars_are_the_counts_of_the_file(stored: list[Run]) -> None:
 @pytest.mark.parametrize(("kind", "column", "ms"), [("ttft-cdf", "ttft_ms", 1000), ("tbt-cdf", "tbt_ms", 1)])
 def test_a_curve_is_the_share_of_values_up_to_each_point(stored: list[Run], kind: str, column: str, ms: int) -> None:
     figure = figures.make(kind, stored)
-    for run, curve in zip(stored, figure.panels[0].series, strict=True):
-        values = [value / ms for value in table(run)[column] if value is not None]
+    every = [[value / ms for value in table(run)[column] if value is not None] for run in stored]
+    for values, curve in zip(every, figure.panels[0].series, strict=True):
         assert curve.y[0] == 0
-        assert list(curve.x[1:]) == sorted(values)
+        assert list(curve.x[1 : 1 + len(values)]) == sorted(values)
         for x, y in zip(curve.x[1:], curve.y[1:], strict=True):
             assert y <= sum(value <= x for value in values) / len(values)  # less where another has the same value
         assert curve.y[-1] == 1
+        assert curve.x[-1] == max(2500 / ms if ms > 1 else 30, *map(max, every))  # flat up to the axis' end
     slo = {"ttft-cdf": 2.5, "tbt-cdf": 30}[kind]
     assert [(guide.at, guide.upright) for guide in figure.panels[0].guides] == [(slo, True)]
 
@@ -136,7 +138,7 @@ def test_tbt_is_the_one_that_the_slo_judges(metric: str, first: str) -> None:
     setup = Setup(cluster="1P+1D", slo_ttft_ms=8.5, slo_tbt_ms=20.0, tbt_metric=metric, first_gap=first,
                   policy="cache-aware+queue-cap")  # fmt: skip
     figure = figures.make("tbt-cdf", [tiny_run(setup=setup)])
-    assert list(figure.panels[0].series[0].x[1:]) == pytest.approx(sorted(TBT_BY_METRIC[metric, first]))
+    assert list(figure.panels[0].series[0].x[1:3]) == pytest.approx(sorted(TBT_BY_METRIC[metric, first]))
 
 
 @pytest.mark.parametrize("x", ["tbt", "ttft"])
@@ -163,6 +165,25 @@ def test_goodput_at_the_slo_is_the_metric(stored: list[Run]) -> None:
         assert curve.y[at] == run.metrics()["request_goodput_ratio"].value
 
 
+def test_curves_reach_an_slo_that_no_request_came_near() -> None:
+    generous = Setup(cluster="1P+1D", slo_ttft_ms=1e6, slo_tbt_ms=50.0, policy="cache-aware+queue-cap")
+    run = tiny_run(setup=generous)
+    (curve,) = figures.make("goodput", [run]).panels[0].series
+    # the longest TBT is 22.030 ms (see above), so that all the goodput is there long before 50 ms
+    assert curve.x[-2:] == pytest.approx((22.030, 50))
+    assert set(curve.y[-2:]) == {run.metrics()["request_goodput_ratio"].value}
+    (curve,) = figures.make("ttft-cdf", [run]).panels[0].series  # 1,000 s is pointed at, not drawn to scale
+    assert curve.x[-1] < 1
+
+
+def test_what_a_long_curve_says_of_its_points_is_so_of_its_numbers() -> None:
+    values = np.random.default_rng(1).exponential(size=1000)
+    made = _curves.distribution("ttft-cdf", "TTFT", "TTFT, s", [], ["long"], [values], (Guide("SLO", 9, upright=True),))
+    (curve,) = made.panels[0].series
+    assert "A curve of more than 400 requests has 400 exact steps, and is flat before and after them." in made.note
+    assert sum(after != before for before, after in pairwise(curve.y)) == 400
+
+
 # ---- over time
 
 
@@ -180,12 +201,12 @@ def test_loads_are_the_timeline_and_ticks_its_rejections(stored: list[Run]) -> N
 
 
 def test_queues_are_the_timeline(stored: list[Run]) -> None:
-    figure = figures.make("queue", stored)
-    for panel, column in zip(figure.panels, ("queued_requests", "waiting_requests"), strict=True):
-        for run, line in zip(stored, panel.series, strict=True):
-            file = table(run, "timeline")
+    for run in stored:
+        figure = figures.make("queue", [run])
+        file = table(run, "timeline")
+        for panel, column in zip(figure.panels, ("queued_requests", "waiting_requests"), strict=True):
             known = dict(zip(file["time_ms"], file[column], strict=True))
-            assert [known[round(x * 1000)] for x in line.x] == list(line.y)
+            assert [known[round(x * 1000)] for x in panel.series[0].x] == list(panel.series[0].y)
 
 
 def test_hits_are_sums_over_the_requests_of_each_stretch(stored: list[Run]) -> None:
@@ -278,6 +299,31 @@ def test_thinning_keeps_every_stretch_s_extremes() -> None:
     assert {values[i] for i in at if not np.isnan(values[i])} == {
         extreme for stretch in stretches for extreme in (np.nanmin(stretch), np.nanmax(stretch))
     }
+
+
+def test_restless_queues_are_means_in_bands_of_extremes(stored: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_over_time, "STRETCHES", 8)
+    monkeypatch.setattr(queue, "restless", lambda _: True)
+    figure = figures.make("queue", stored)
+    for panel, column in zip(figure.panels, ("queued_requests", "waiting_requests"), strict=True):
+        for run, line in zip(stored, panel.series, strict=True):
+            file = table(run, "timeline")
+            width = 2 * line.x[0] * 1000  # the first mean stands in the middle of its stretch
+            assert line.low is not None
+            assert line.high is not None
+            for middle, mean, low, high in zip(line.x, line.y, line.low, line.high, strict=True):
+                left = middle * 1000 - width / 2
+                there = [y for t, y in zip(file["time_ms"], file[column], strict=True) if left <= t < left + width]
+                assert mean == pytest.approx(sum(there) / len(there))
+                assert (low, high) == (min(there), max(there))
+    assert "the mean of every" in figure.note
+
+
+def test_a_curve_is_restless_when_it_goes_up_and_down_all_the_time() -> None:
+    assert _over_time.restless(np.tile([0.0, 1.0], 100))
+    assert not _over_time.restless(np.linspace(0, 300, 1000))
+    assert not _over_time.restless(np.full(1000, 2.0))
+    assert not _over_time.restless(np.tile([0.0, 1.0], 20))  # few samples can be seen one by one
 
 
 # ---- odd runs, names and options

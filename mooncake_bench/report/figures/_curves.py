@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mooncake_bench.report.figure import Axis, Figure, Guide, Panel, Series
+from mooncake_bench.report.strokes import REACH
 from mooncake_bench.results.words import counted
 
 if TYPE_CHECKING:
@@ -39,18 +41,30 @@ def cumulative(values: Floats, of: int, label: str, run: int, before: int = 0) -
     return Series(label, (x[0] if x else 0.0, *x), (before / of, *y), run, "step")
 
 
+def reach(values: Sequence[Floats], guides: Sequence[Guide]) -> float:
+    """Where curves of these values end: at the largest of all, or at the last SLO that is drawn to scale."""
+    largest = max((float(each.max()) for each in values if len(each)), default=0.0)
+    return max([largest, *(guide.at for guide in guides if guide.at <= REACH * largest)])
+
+
+def until(end: float, curve: Series) -> Series:
+    """A curve up to there: after its largest value it is flat."""
+    return replace(curve, x=(*curve.x, end), y=(*curve.y, curve.y[-1])) if curve.x[-1] < end else curve
+
+
 def thinned(sizes: Sequence[int]) -> str:
     """A sentence that says so, where a curve of so many values has fewer points."""
-    return f"A curve of more than {POINTS} requests shows {POINTS} exact points." if max(sizes) > POINTS else ""
+    words = f"A curve of more than {POINTS} requests has {POINTS} exact steps, and is flat before and after them."
+    return words if max(sizes) > POINTS else ""
 
 
-def axis(label: str, values: Sequence[Floats], guides: Sequence[Guide], reach: float = 1.2) -> tuple[Axis, str]:
+def axis(label: str, values: Sequence[Floats], guides: Sequence[Guide], margin: float = 1.2) -> tuple[Axis, str]:
     """An axis for these values, from 0, and what to say where few lie far beyond its end.
 
     It shows 99.5 % of each run's values, and so many times the largest guide, if any value lies as far.
     """
     tail = max(float(np.percentile(each, TAIL)) for each in values if len(each))
-    end = max([1.05 * tail, *(reach * guide.at for guide in guides)])
+    end = max([1.05 * tail, *(margin * guide.at for guide in guides)])
     largest = max(float(each.max()) for each in values if len(each))
     if largest <= FAR * end:
         return Axis(label, low=0), ""
@@ -79,8 +93,9 @@ def distribution(
     sizes = [len(each) for each in values]
     if not any(sizes):
         return Figure(kind, title, (), tuple(labels), empty=f"no completed request has a {label.split(',')[0]}")
+    end = reach(values, guides)
     series = tuple(
-        cumulative(each, len(each), name, run)
+        until(end, cumulative(each, len(each), name, run))
         for run, (each, name) in enumerate(zip(values, labels, strict=True))
         if len(each)
     )

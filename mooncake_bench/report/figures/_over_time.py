@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mooncake_bench.results.steps import Floats, Ints
 
 SAMPLES = 400  # of a curve; more would not be seen
+STRETCHES = 60  # of time, over each of which a restless curve is summed up
+NOISE = 12  # times its range that a restless curve goes up and down
 TICKS = 200  # places along the time axis at which something can be marked
 UNITS = ((120_000, 60_000, "min"), (120, 1000, "s"), (0, 1, "ms"))  # from this span on, so many ms, the unit
 
@@ -63,6 +65,27 @@ def extremes(values: Floats, points: int = SAMPLES) -> Ints:
     found = [int(where.start + np.argmin(low[where])) for where in stretches]
     found += [int(where.start + np.argmax(high[where])) for where in stretches]
     return np.unique(np.array(found, np.int64))
+
+
+def restless(values: Floats) -> bool:
+    """Whether a curve goes up and down so much that several of them on one panel could not be told apart."""
+    known = values[~np.isnan(values)]
+    return len(known) > 2 * STRETCHES and bool(np.abs(np.diff(known)).sum() > NOISE * np.ptp(known))
+
+
+def band(run: Run, values: Floats, label: str, place: int | None, time: Clock) -> Series:
+    """The mean of the samples of each stretch of time, at its middle, between their lowest and highest."""
+    edges = columns(time.span_ms, STRETCHES)
+    known = ~np.isnan(values)
+    where = (run.timeline.column("time_ms").to_numpy()[known] // edges[1]).astype(np.int64)
+    stretches, which, counts = np.unique(where, return_inverse=True, return_counts=True)
+    mean = np.bincount(which, values[known], len(stretches)) / counts
+    low, high = np.full(len(stretches), np.inf), np.full(len(stretches), -np.inf)
+    np.minimum.at(low, which, values[known])
+    np.maximum.at(high, which, values[known])
+    x = (stretches + 0.5) * edges[1] / time.ms
+    lowest, means, highest = (tuple(each.tolist()) for each in (low, mean, high))
+    return Series(label, tuple(x.tolist()), means, place, low=lowest, high=highest)
 
 
 def ticks(run: Run, counts: Floats, label: str, time: Clock) -> Series | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mooncake_bench.errors import SetupError, nearest
-from mooncake_bench.report.figure import Axis, Figure, Panel, Series
-from mooncake_bench.report.figures._curves import axis, cumulative, sentences, slo_guides, thinned
+from mooncake_bench.report.figure import Axis, Figure, Panel
+from mooncake_bench.report.figures._curves import axis, cumulative, reach, sentences, slo_guides, thinned, until
 from mooncake_bench.report.figures._judged import MS_PER_S, metric_words, tbt_ms, ttft_s
 from mooncake_bench.results.facts import Facts
 
@@ -68,14 +67,14 @@ def draw(runs: Sequence[Run], labels: Sequence[str], x: str = "tbt") -> Figure:
         measured = "" if not any(len(each) for each in kept) else " with a token gap"
         words = f"no request{measured} completed within the {chosen.other} SLO"
         return Figure(NAME, TITLE, (), tuple(labels), empty=words)
-    end = max(float(each.max()) for each in known if len(each))
+    guides = slo_guides(runs, x, chosen.unit, chosen.ms)
+    end = reach(known, guides)
     series = tuple(
-        _until(end, cumulative(values, each.offered, label, run, before=len(all_kept) - len(values)))
+        until(end, cumulative(values, each.offered, label, run, before=len(all_kept) - len(values)))
         for run, (values, all_kept, each, label) in enumerate(zip(known, kept, facts, labels, strict=True))
         if each.offered
     )
     share = Axis("share of offered", low=0, high=1)
-    guides = slo_guides(runs, x, chosen.unit, chosen.ms)
     across, beyond = axis(chosen.label, known, guides, SHOWN)
     panel = Panel("", across, share, series, guides)
     note = sentences(
@@ -87,8 +86,3 @@ def draw(runs: Sequence[Run], labels: Sequence[str], x: str = "tbt") -> Figure:
         thinned([len(each) for each in known]),
     )
     return Figure(NAME, TITLE, (panel,), tuple(labels), note)
-
-
-def _until(end: float, curve: Series) -> Series:
-    """The curve up to the largest x of all: more is not lost, at a higher threshold."""
-    return replace(curve, x=(*curve.x, end), y=(*curve.y, curve.y[-1])) if curve.x[-1] < end else curve
