@@ -45,11 +45,11 @@ def test_few_requests_have_a_mean_and_no_interval_and_none_have_nothing() -> Non
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Interval(0.04, 0.01, 0.07), ("+4.00 %", "+1.00 to +7.00", "more")),
-        (Interval(-0.04, -0.07, -0.01), ("-4.00 %", "-7.00 to -1.00", "fewer")),
-        (Interval(0.01, -0.02, 0.03), ("+1.00 %", "-2.00 to +3.00", "cannot tell apart")),
-        (Interval(0.5, None, None), ("+50.00 %", "–", "cannot tell apart")),
-        (Interval(0.0, 0.0, 0.0), ("+0.00 %", "–", "the same")),
+        (Interval(0.04, 0.01, 0.07), ("+4.00", "+1.00 to +7.00", "more")),
+        (Interval(-0.04, -0.07, -0.01), ("-4.00", "-7.00 to -1.00", "fewer")),
+        (Interval(0.01, -0.02, 0.03), ("+1.00", "-2.00 to +3.00", "cannot tell apart")),
+        (Interval(0.5, None, None), ("+50.00", "–", "cannot tell apart")),
+        (Interval(0.0, 0.0, 0.0), ("+0.00", "–", "the same")),
     ],
 )
 def test_a_table_names_a_side_only_where_the_interval_does(found: Interval, said: tuple[str, ...]) -> None:

@@ -237,8 +237,8 @@ def _goodput(comparison: Comparison, order: Sequence[int]) -> Sheet:
         if pairing is not None and pairing.goodput is not None:
             rows.append((comparison.labels[i], *_goodput_cells(pairing.goodput)))
     title = f"Requests within their SLOs against {comparison.labels[comparison.reference]}"
-    note = "change: in percent of the offered requests that both met; 95 % interval: by a block bootstrap over time"
-    return Sheet(title, ("policy", "change", "95 % interval", "verdict"), tuple(rows), (note,))
+    note = "points: percentage points of the offered requests that both met; interval: by a block bootstrap over time"
+    return Sheet(title, ("policy", "change, points", "95 % interval, points", "verdict"), tuple(rows), (note,))
 
 
 VERDICTS = {1: "more", -1: "fewer", 0: "the same", None: "cannot tell apart"}
@@ -247,7 +247,7 @@ VERDICTS = {1: "more", -1: "fewer", 0: "the same", None: "cannot tell apart"}
 def _goodput_cells(found: Interval) -> tuple[str, ...]:
     same = (found.low, found.high) == (0, 0)
     span = DASH if found.low is None or found.high is None else f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
-    return f"{100 * found.mean:+.2f} %", DASH if same else span, VERDICTS[0 if same else found.sign]
+    return f"{100 * found.mean:+.2f}", DASH if same else span, VERDICTS[0 if same else found.sign]
 
 
 def _paired(comparison: Comparison, order: Sequence[int]) -> Sheet:
