@@ -135,6 +135,16 @@ def test_a_run_keeps_its_folders_name_where_that_is_safe(bench: Tool) -> None:
     assert [(each["folder"], each["verdict"]) for each in outcomes] == [(name, IDENTICAL) for name in kept]
 
 
+def test_verify_names_the_policy_where_the_folder_does_not(bench: Tool) -> None:
+    for words in ([], ["--run-dir", "mine"]):
+        assert bench("replay", "t.jsonl", "-p", "a-rather-long-name-of=random", *words, *SMALL).code == 0
+    for run, shown in (("@last", 0), ("mine", 1)):
+        packed(bench, run, name=f"{shown}.tar.gz")
+        out = bench("artifact", "verify", f"{shown}.tar.gz", "--traces", ".").out
+        assert max(map(len, out.splitlines())) <= 80
+        assert out.count(" policy ") == shown, out
+
+
 def test_a_run_whose_caches_were_warm_takes_along_the_run_that_warmed_them(bench: Tool) -> None:
     assert bench("replay", "t.jsonl", "-p", "random", *SMALL).code == 0
     assert bench("replay", "t.jsonl", "-p", "cache-aware", "--warm-from", "results/1_t_random", *SMALL).code == 0

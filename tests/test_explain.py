@@ -288,8 +288,14 @@ def test_a_request_that_never_came_or_that_nobody_could_decide_on_is_nothing_to_
 
 
 def test_the_page_works_as_printed(tool: Tool) -> None:
-    page = Path(__file__).resolve().parent.parent / "docs" / "explain.md"
-    for line in page.read_text(encoding="utf-8").split("```sh\n")[1].split("```")[0].splitlines():
+    text = (Path(__file__).resolve().parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
+    printed = ""
+    for line in text.split("```sh\n")[1].split("```")[0].splitlines():
         found = tool(*line.split()[1:])
         assert found.code == 0, found.err
+        printed += found.out
     assert "What then happened" in found.out
+    samples = [table for block in text.split("```text\n")[1:] for table in block.split("```")[0].split("\n\n")]
+    assert len(samples) == 4
+    for table in samples:
+        assert table in printed

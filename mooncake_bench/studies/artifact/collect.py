@@ -107,8 +107,13 @@ def add_run(collected: Collected, run: Run) -> PackedRun:
     return packed
 
 
+def safe_name(name: str) -> str:
+    """A name as a run's folder may have it."""
+    return _UNSAFE_IN_RUN.sub("-", name).strip("-.")
+
+
 def _folder(collected: Collected, path: Path) -> str:
-    name = stem = f"runs/{_UNSAFE_IN_RUN.sub('-', path.resolve().name).strip('-.') or 'run'}"
+    name = stem = f"runs/{safe_name(path.resolve().name) or 'run'}"
     taken, number = {packed.folder for packed in collected.runs.values()}, 1
     while name in taken:
         number += 1
