@@ -19,7 +19,7 @@ RANK = {
     for rank, rooms in enumerate(
         (
             ("errors", "paths"),
-            ("collector", "filelock", "outfile", "spool"),
+            ("collector", "filelock", "jsonfile", "outfile", "spool"),
             ("api",),
             ("hardware", "trace", "plugins"),
             ("live",),

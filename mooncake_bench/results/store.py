@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mooncake_bench import spool
+from mooncake_bench import jsonfile, spool
 from mooncake_bench.errors import MissingRun, ResultError, nearest
 from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.manifest import FORMAT_VERSION
+from mooncake_bench.results.manifest_shape import check_shape
 from mooncake_bench.results.records import ADDED, REQUESTS, SEGMENTS, STAYS
 from mooncake_bench.results.spooled import spooled
 from mooncake_bench.results.timeline import TIMELINE
@@ -141,31 +142,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     manifest: dict[str, Any]
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = jsonfile.load(path)
     except FileNotFoundError:
         raise ResultError(f"{str(folder)!r} is no run folder: it holds no {MANIFEST}") from None
     except OSError as error:
         raise ResultError(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ResultError(f"{str(path)!r} is damaged (not JSON: {error}); replay the run again") from None
+        raise ResultError(f"{str(path)!r} is damaged ({error}); replay the run again") from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ResultError(f"{str(path)!r} is no run manifest: expected a format_version, got {version!r}")
     if version > FORMAT_VERSION:
         raise ResultError(
             f"{str(path)!r} has format {version}, and this version reads up to {FORMAT_VERSION}: update mooncake-bench"
         )
-    _require(manifest, path)
+    check_shape(manifest, str(path))
     return manifest
-
-
-_NEEDED = ("status", "policy", "trace", "setup", "cluster", "cost", "counters", "horizon_ms", "content_sha256")
-
-
-def _require(manifest: Mapping[str, Any], path: Path) -> None:
-    missing = [key for key in _NEEDED if key not in manifest]
-    if missing:
-        raise ResultError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}; replay the run again")
 
 
 def read_table(folder: Path, name: str, manifest: Mapping[str, Any]) -> pa.Table:

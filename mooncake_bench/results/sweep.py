@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mooncake_bench import jsonfile
 from mooncake_bench.errors import ResultError, nearest
 from mooncake_bench.results.content import content_sha256
 from mooncake_bench.results.metrics import METRICS
@@ -129,15 +129,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """``_sweep.json``. Raises ResultError when it is missing, damaged or of a newer format."""
     path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = jsonfile.load(path)
     except FileNotFoundError:
         raise ResultError(f"{str(folder)!r} holds no sweep: there is no {MANIFEST} in it") from None
     except OSError as error:
         raise ResultError(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ResultError(f"{str(path)!r} is damaged (not JSON: {error}); run the sweep in another folder") from None
+        raise ResultError(f"{str(path)!r} is damaged ({error}); run the sweep in another folder") from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ResultError(f"{str(path)!r} is no manifest of a sweep: expected a format_version, got {version!r}")
     if version > FORMAT_VERSION:
         raise ResultError(

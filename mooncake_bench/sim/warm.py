@@ -6,13 +6,13 @@ Nothing else is. Its clock goes on for the eviction policies: what they remember
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mooncake_bench import jsonfile
 from mooncake_bench.api import describe
 from mooncake_bench.errors import BenchError, SetupError
 from mooncake_bench.hardware.cost import PS_PER_MS
@@ -123,7 +123,7 @@ def _of_run(folder: Path, simulator_version: str) -> Source:
 
     where = f"warm_from: run {str(folder)!r}"
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = jsonfile.load(folder / MANIFEST)
         status, version, trace = manifest["status"], manifest["simulator_version"], manifest["trace"]
         stored, sources = manifest["setup"], manifest["policy"]["sources"]
         path, sha256 = trace["path"], trace["sha256"]

@@ -8,11 +8,13 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from mooncake_bench import jsonfile
 from mooncake_bench.errors import ResultError
 from mooncake_bench.studies.artifact.archive import is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 FORMAT_VERSION = 1
@@ -93,27 +95,23 @@ class Contents:
 def read(folder: Path, where: str) -> Contents:
     """The contents of an unpacked archive, every file checked. Raises ResultError for what is not as it says."""
     try:
-        raw = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        raw = jsonfile.load(folder / MANIFEST)
         version = raw["format_version"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError, TypeError):
         raise ResultError(f"{where} is no artifact: it holds no {MANIFEST} that can be read") from None
+    except ValueError as error:
+        raise ResultError(f"{where} is no artifact: its {MANIFEST} cannot be read ({error})") from None
     if version != FORMAT_VERSION:
         raise ResultError(
             f"{where} has artifact format {version}, and this version reads {FORMAT_VERSION}: update mooncake-bench"
         )
     try:
-        contents = _of(raw)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ResultError(f"{where} is damaged: {MANIFEST}: {type(error).__name__}: {error}") from None
+        contents = msgspec.convert(raw, Contents)
+    except msgspec.ValidationError as error:
+        raise ResultError(f"{where} is damaged: {MANIFEST}: {error}") from None
     _check_files(folder, contents, where)
     _check_names(contents, where)
     return contents
-
-
-def _of(raw: Mapping[str, Any]) -> Contents:
-    runs = tuple(PackedRun(**(run | {"parts": tuple(Part(**part) for part in run["parts"])})) for run in raw["runs"])
-    traces = tuple(PackedTrace(**trace) for trace in raw["traces"])
-    return Contents(raw["tool_version"], raw["simulator_version"], runs, traces, dict(raw["files"]))
 
 
 def _check_files(folder: Path, contents: Contents, where: str) -> None:
@@ -122,7 +120,7 @@ def _check_files(folder: Path, contents: Contents, where: str) -> None:
         what = "lacks" if name in contents.files else "holds, besides what it lists,"
         raise ResultError(f"{where} is damaged: it {what} {name!r}; fetch it again")
     for name, fact in contents.files.items():
-        if sha256_of(folder / name) != fact["sha256"]:
+        if sha256_of(folder / name) != fact.get("sha256"):
             raise ResultError(f"{where}: {name!r} is not what {MANIFEST} says (its sha256 differs): it was changed")
 
 
