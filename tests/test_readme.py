@@ -104,6 +104,18 @@ def test_the_output_shown_is_what_the_tool_prints(
     assert shown == printed
 
 
+@pytest.mark.benchmark  # each replays for some seconds
+@pytest.mark.parametrize("page", ["capacity", "robust"])
+def test_the_output_that_a_page_shows_is_what_the_tool_prints(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    ((command, shown),) = OUTPUT.findall((README.parent / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    assert run([*shlex.split(command), "-q"]) == 0
+    assert capsys.readouterr().out == shown
+
+
 def test_links_point_at_files_that_are_there() -> None:
     for target in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
         assert (README.parent / target).exists(), target
