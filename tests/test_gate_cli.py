@@ -15,6 +15,7 @@ from test_results_tiny import all_rejected, tiny_run
 from mooncake_bench.cli.app import run
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results.exporters import exporter
+from mooncake_bench.results.gate.baseline import digest
 from mooncake_bench.results.run import Run
 
 HOSTILE = '<b>&|*%"x"\n::error::y\x1b[31m'
@@ -27,6 +28,7 @@ class Ours(Router):
     def route(self, request, cluster):
         return Route(prefill={choice})
 """
+OTHER_TABLES = {"policies__random__content_sha256": {"requests": "0" * 64}}
 P99 = ("--fail-if", "p99_ttft_ms:2%")
 
 
@@ -53,15 +55,17 @@ def runs(stored: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stored, tmp_path / "results"))
 
 
-def edit(path: Path, **changes: Any) -> None:
-    """Change parts of a JSON file, named by keys joined with two underscores."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+def edit(path: Path, *, signed: bool = True, **changes: Any) -> None:
+    """Change parts of a JSON file, named by keys joined with two underscores; a baseline is signed anew."""
+    content = json.loads(path.read_text(encoding="utf-8-sig"))
     for name, value in changes.items():
         *outer, last = name.split("__")
         place = content
         for key in outer:
             place = place[key]
         place[last] = value
+    if "sha256" in content and signed:
+        content["sha256"] = digest(content)
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -124,7 +128,9 @@ def test_a_missing_baseline_is_nothing_to_conclude_unless_told(tool: Tool, runs:
     done = tool("gate", base, "1", *P99)
     assert done.code == 3
     assert words in done.out
-    assert tool("gate", base, "1", *P99, "--missing-baseline", "pass").code == 0
+    done = tool("gate", base, "1", *P99, "--missing-baseline", "pass")
+    assert done.code == 0
+    assert "is the name right?" in " ".join(done.out.split())  # a name mistyped would pass for ever
     assert tool("gate", base, "1", *P99, "--missing-baseline", "fail").code == 1
     assert tool("gate", base, "1", *P99, "--fail-if", "p99_ttft_ms>1", "--missing-baseline", "pass").code == 1
 
@@ -187,7 +193,7 @@ def test_wrong_use_is_one_line_and_exit_2(tool: Tool, runs: Path, words: list[st
 
 
 def test_who_completes_less_is_told_of_when_rules_look_at_latencies_alone(tool: Tool, runs: Path) -> None:
-    edit(write_baseline(tool, "1"), policies__random__metrics__completed_ratio=1.25)
+    edit(write_baseline(tool, "1"), policies__random__metrics__completed_ratio=1.25, **OTHER_TABLES)
     done = tool("gate", "baseline.json", "1", *P99)
     assert done.code == 0
     assert "random completes 100 % of the requests, and 125 % in BASE" in " ".join(done.out.split())
@@ -207,7 +213,7 @@ def test_a_baseline_passes_against_its_own_runs_and_a_tenth_of_a_percent_is_seen
     path = write_baseline(tool, "old")
     assert tool("gate", "baseline.json", "new", "--fail-if", "p99_ttft_ms:+0%").code == 0
     value = strict(path.read_text(encoding="utf-8"))["policies"]["random"]["metrics"]["p99_ttft_ms"]
-    edit(path, policies__random__metrics__p99_ttft_ms=value / 1.001)
+    edit(path, policies__random__metrics__p99_ttft_ms=value / 1.001, **OTHER_TABLES)
     answer = tool.json("gate", "baseline.json", "new", "--fail-if", "p99_ttft_ms:0%", code=1)
     assert [check["verdict"] for check in answer["checks"]] == ["pass", "fail"]  # cache-aware, random
     assert answer["checks"][1]["relative_change"] == pytest.approx(0.001)
@@ -260,6 +266,68 @@ def test_a_damaged_baseline_is_an_error_not_a_missing_one(
     done = tool("gate", "baseline.json", "1", *P99, "--missing-baseline", "pass")
     assert done.code == 2
     assert words in done.err
+
+
+def test_a_baseline_that_lacks_a_part_says_which(tool: Tool, runs: Path) -> None:
+    whole = strict(write_baseline(tool, "1").read_text(encoding="utf-8"))
+    for key in whole:
+        Path("less.json").write_text(json.dumps({k: v for k, v in whole.items() if k != key}), encoding="utf-8")
+        done = tool("gate", "less.json", "1", *P99)
+        assert done.code == 2
+        assert f"it lacks {key!r}" in done.err
+    del whole["policies"]["random"]["trace"]
+    Path("less.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert "policy 'random': it lacks 'trace'" in tool("gate", "less.json", "1", *P99).err
+
+
+def test_a_baseline_edited_by_hand_is_refused_unless_forced(tool: Tool, runs: Path) -> None:
+    path = write_baseline(tool, "1")
+    rounded = path.read_text(encoding="utf-8").replace("\n", "\r\n")
+    path.write_text("\ufeff" + rounded, encoding="utf-8")  # lines and a mark are no content
+    assert tool("gate", "baseline.json", "1", *P99).code == 0
+    edit(path, signed=False, policies__random__metrics__p99_ttft_ms=1e9, **OTHER_TABLES)
+    done = tool("gate", "baseline.json", "1", *P99)
+    assert (done.code, done.out) == (2, "")
+    assert "was edited by hand" in done.err
+    assert "gate --write-baseline" in done.err
+    done = tool("gate", "baseline.json", "1", *P99, "--force")
+    assert done.code == 0
+    assert "forced: 'baseline.json' was edited by hand" in done.out
+
+
+def test_numbers_that_contradict_their_tables_are_refused_unless_forced(tool: Tool, runs: Path) -> None:
+    path = write_baseline(tool, "1")
+    value = strict(path.read_text(encoding="utf-8"))["policies"]["random"]["metrics"]["p99_ttft_ms"]
+    edit(path, policies__random__metrics__p99_ttft_ms=value * (1 + 1e-12))  # a sum in another order
+    assert tool("gate", "baseline.json", "1", *P99).code == 0
+    edit(path, policies__random__metrics__p99_ttft_ms=value * 2)
+    done = tool("gate", "baseline.json", "1", *P99)
+    assert done.code == 2
+    assert "random: p99_ttft_ms is" in done.err
+    assert "edited by hand" in done.err
+    done = tool("gate", "baseline.json", "1", *P99, "--force")
+    assert done.code == 0
+    assert "to the last bit" not in done.out
+
+
+def test_a_run_named_twice_is_refused(tool: Tool, runs: Path) -> None:
+    folder = manifest(runs, 1).parent
+    for words in (["1", "1"], ["old", str(folder)]):
+        done = tool("gate", "--write-baseline", "twice.json", *words)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert f"run {folder.name} is named twice" in done.err
+    assert not Path("twice.json").exists()
+    assert "is named twice" in tool("gate", "3", "1", "1", *P99).err
+
+
+def test_a_huge_or_deep_baseline_is_damaged(tool: Tool, runs: Path) -> None:
+    path = write_baseline(tool, "1")
+    edit(path, policies__random__metrics__p99_ttft_ms=10**400)
+    assert "a number of 401 digits" in tool("gate", "baseline.json", "1", *P99).err
+    path.write_bytes(b"[" * 100_000)
+    done = tool("gate", "baseline.json", "1", *P99)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "nested too deep" in done.err
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"NaN", b'{"format": NaN}', b"\xff\xfe", b"[]"])

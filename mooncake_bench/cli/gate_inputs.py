@@ -43,7 +43,7 @@ def outcome_of(given: Mapping[str, Any]) -> tuple[Outcome, list[Run]]:
     if file is not None:
         raise SetupError(f"gate: NEW is {file!r}, a file; expected runs, or files of pytest-benchmark on both sides")
     rules, notices = rules_of_runs(given)
-    runs = open_runs(new, *([given["out"]] if given["out"] else []))
+    runs = _opened(new, given)
     sides = sides_of(runs)
     found, missing = _base(base, given)
     matching = match(found, sides, given["only"] or ())
@@ -84,17 +84,32 @@ def rules_of_runs(given: Mapping[str, Any]) -> tuple[list[Rule], list[str]]:
 
 def stored_sides(references: Sequence[str], given: Mapping[str, Any]) -> list[Side]:
     """The sides of runs named on the command line."""
-    return sides_of(open_runs(references, *([given["out"]] if given["out"] else [])))
+    return sides_of(_opened(references, given))
+
+
+def _opened(references: Sequence[str], given: Mapping[str, Any]) -> list[Run]:
+    """Runs by name. Raises SetupError for one that is meant twice: it is no second run."""
+    runs = open_runs(references, *([given["out"]] if given["out"] else []))
+    folders = [run.path.resolve() for run in runs if run.path]
+    twice = next((folder for i, folder in enumerate(folders) if folder in folders[:i]), None)
+    if twice is not None:
+        raise SetupError(f"gate: run {twice.name} is named twice ({', '.join(references)}); name it once")
+    return runs
 
 
 def _base(reference: str, given: Mapping[str, Any]) -> tuple[list[Side], list[str]]:
-    """The sides of BASE; none, and why, where it is not there."""
+    """The sides of BASE and what was accepted of it; none, and why, where it is not there."""
     try:
         if Path(reference).suffix == ".json" and not Path(reference).is_dir():
-            return baseline.read(Path(reference)), []
+            return baseline.read(Path(reference), force=given["force"])
         return stored_sides([reference], given), []
     except MissingRun as error:
-        return [], [f"no baseline: {error}"]
+        return [], [_no_baseline(error, given)]
+
+
+def _no_baseline(error: MissingRun, given: Mapping[str, Any]) -> str:
+    told = "; with --missing-baseline pass nothing is compared until it is there: is the name right?"
+    return f"no baseline: {error}{told if given['missing_baseline'] == 'pass' else ''}"
 
 
 def jittered(sides: Sequence[Side], given: Mapping[str, Any]) -> list[Side]:
@@ -126,7 +141,7 @@ def _of_benchmarks(files: Sequence[Path], given: Mapping[str, Any]) -> Outcome:
     try:
         base = bench.read(files[0])
     except MissingRun as error:
-        notices.append(f"no baseline: {error}")
+        notices.append(_no_baseline(error, given))
     if base is not None:
         notices += bench.check_comparable(base, new, force=given["force"])
     checks = judge(rules, bench.pairs_of(base, new))

@@ -1,16 +1,19 @@
 """``baseline.json``: what a gate compares with, small and sorted, to be committed beside the code.
 
 A policy's entry holds the parts of its run's manifest that say what it was, the hash of its tables, and its metrics;
-with ``--jitter`` also their values over jittered replays. Reading is strict: what is not as written is an error.
+with ``--jitter`` also their values over jittered replays. Reading is strict: what is not as written is an error, and
+so is a file that is not what its own ``sha256`` says.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mooncake_bench import jsonfile
 from mooncake_bench.errors import MissingRun, ResultError
 from mooncake_bench.outfile import writing
 from mooncake_bench.results.gate.judge import Sample
@@ -66,6 +69,7 @@ class Document(msgspec.Struct, forbid_unknown_fields=True):
 
     format: str
     format_version: int
+    sha256: str  # of all the rest
     simulator_version: str
     metrics: dict[str, Metric]
     policies: dict[str, Entry]
@@ -95,7 +99,13 @@ def text(sides: Sequence[Side], metrics: Collection[str]) -> str:
         "metrics": {name: {"unit": BY_NAME[name].unit, "better": BY_NAME[name].better} for name in metrics},
         "policies": {side.label: _entry(side, metrics) for side in sides},
     }
-    return _lines(document) + "\n"
+    return _lines(document | {"sha256": digest(document)}) + "\n"
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """The sha256 of a baseline's content but for itself, however its lines are broken."""
+    rest = {key: value for key, value in document.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _lines(value: Any, indent: str = "") -> str:
@@ -136,10 +146,16 @@ def _some(part: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 # ---- reading
 
 
-def read(path: Path) -> list[Side]:
-    """The policies of a baseline file. Raises MissingRun where there is none, ResultError for one that is damaged."""
-    document = parse(_bytes(path), str(path))
-    return [_side(label, entry, document) for label, entry in document.policies.items()]
+def read(path: Path, *, force: bool = False) -> tuple[list[Side], list[str]]:
+    """The policies of a baseline file, and what ``force`` accepted of it.
+
+    Raises MissingRun where there is none, ResultError for one that is damaged, or edited and not forced.
+    """
+    document, edited = parse(_bytes(path), str(path))
+    fault = f"{str(path)!r} was edited by hand: it is not what its sha256 says"
+    if edited and not force:
+        raise ResultError(f"{fault}; {ANEW} (--force takes it as it is)")
+    return [_side(label, entry, document) for label, entry in document.policies.items()], [f"forced: {fault}"] * edited
 
 
 def _bytes(path: Path) -> bytes:
@@ -151,25 +167,56 @@ def _bytes(path: Path) -> bytes:
         raise ResultError(f"{str(path)!r} cannot be read: {error.strerror}") from None
 
 
-def parse(data: bytes, name: str) -> Document:
-    """The content of a file called ``name``. Raises ResultError for anything else than a baseline."""
+def parse(data: bytes, name: str) -> tuple[Document, bool]:
+    """The content of a file called ``name``, and whether it was edited since it was written.
+
+    Raises ResultError for anything else than a baseline.
+    """
     try:
-        head = msgspec.json.decode(data)
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise ResultError(f"{name!r} is no baseline: its format is not {FORMAT!r}; {ANEW}")
-        version = head.get("format_version")
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise ResultError(
-                f"{name!r} has format {version}, and this version reads up to {FORMAT_VERSION}: update mooncake-bench"
-            )
-        document = msgspec.json.decode(data, type=Document)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ResultError(f"{name!r} is damaged: {error}; {ANEW}") from None
+        content = jsonfile.parse(data)
+    except ValueError as error:
+        raise ResultError(f"{name!r} is damaged ({error}); {ANEW}") from None
+    _check_head(content, name)
+    try:
+        document = msgspec.convert(content, Document)
+    except msgspec.ValidationError as error:
+        raise ResultError(f"{name!r} is damaged: {_lacking(content) or error}; {ANEW}") from None
+    _check_policies(document, name)
+    return document, document.sha256 != digest(content)
+
+
+def _check_head(content: Any, name: str) -> None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        what = "it lacks 'format'" if isinstance(content, dict) and "format" not in content else "its format is another"
+        raise ResultError(f"{name!r} is no baseline: {what}; expected {FORMAT!r}; {ANEW}")
+    version = content.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise ResultError(
+            f"{name!r} has format {version}, and this version reads up to {FORMAT_VERSION}: update mooncake-bench"
+        )
+
+
+def _lacking(content: Mapping[str, Any]) -> str:
+    """The first key that should be there and is not; empty where it is something else that is wrong."""
+    policies = content.get("policies")
+    held = policies.items() if isinstance(policies, dict) else ()
+    places: list[tuple[str, Any, type[msgspec.Struct]]] = [
+        ("", content, Document),
+        *((f"policy {label!r}: ", entry, Entry) for label, entry in held),
+    ]
+    for where, part, kind in places:
+        wanted = [field.name for field in msgspec.structs.fields(kind) if field.required]
+        missing = [name for name in wanted if isinstance(part, dict) and name not in part]
+        if missing:
+            return f"{where}it lacks {', '.join(map(repr, missing))}"
+    return ""
+
+
+def _check_policies(document: Document, name: str) -> None:
     if not document.policies:
         raise ResultError(f"{name!r} is damaged: it holds no policy; {ANEW}")
     for label, entry in document.policies.items():
         _check(name, label, entry, document)
-    return document
 
 
 def _check(name: str, label: str, entry: Entry, document: Document) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mooncake_bench.results.gate.rules import Rule
     from mooncake_bench.results.metric import Number
 
+ROUNDING = 1e-9
 COMPLETED = "completed_ratio"
 OF_WORK = ("completed", "rejected", "failed", "unfinished", "good", "request_goodput", "output_goodput")
 KEPT = ("status", "simulator_version", "policy", "trace", "setup", "cluster", "cost", "content_sha256")
@@ -147,9 +149,28 @@ def _problems(row: Matched) -> Iterator[str]:
     if row.base is None or row.new is None:
         return
     yield from differing_work(row.base.run, row.new.run)
+    yield from _contradictions(row.label, row.base, row.new)
     ours, theirs = (side.manifest.get("simulator_version") for side in (row.base, row.new))
     if ours != theirs:
         yield f"simulator version differs ({ours} and {theirs}): write the baseline anew with this version"
+
+
+def _contradictions(label: str, base: Side, new: Side) -> Iterator[str]:
+    """Numbers that differ though the tables behind them do not; sums may round otherwise on another machine."""
+    if not _same_tables(base, new):
+        return
+    for name, sample in base.samples.items():
+        other = new.samples.get(name)
+        if other is not None and other.unit == sample.unit and not _as_good_as(sample.value, other.value):
+            yield (
+                f"{label}: {name} is {sample.value} in BASE and {other.value} in NEW, from the same tables: edited by "
+                "hand, or counted by another version of mooncake-bench; write it anew"
+            )
+            return
+
+
+def _as_good_as(one: Number, other: Number) -> bool:
+    return one == other if one is None or other is None else math.isclose(one, other, rel_tol=ROUNDING)
 
 
 def remarks(rows: Sequence[Matched]) -> list[str]:
@@ -194,7 +215,11 @@ def unchanged(row: Matched) -> bool:
     """Whether both sides hold the same tables, to the last bit."""
     if row.base is None or row.new is None:
         return False
-    return bool(row.base.manifest.get("content_sha256") == row.new.manifest.get("content_sha256"))
+    return _same_tables(row.base, row.new) and not any(_contradictions(row.label, row.base, row.new))
+
+
+def _same_tables(base: Side, new: Side) -> bool:
+    return base.runs == new.runs == 1 and base.manifest["content_sha256"] == new.manifest["content_sha256"]
 
 
 def pairs_of(rows: Sequence[Matched], *, jittered: bool = False) -> list[Pair]:
