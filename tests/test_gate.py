@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fault_tools import strict
 
 from mooncake_bench.errors import SetupError
+from mooncake_bench.report.gate_sheets import gate_json, report
 from mooncake_bench.results.gate.judge import FAIL, INCONCLUSIVE, NO_BASELINE, PAIRED, PASS, RANKED, Pair, Sample, judge
 from mooncake_bench.results.gate.outcome import Outcome
 from mooncake_bench.results.gate.rules import Declared, doubts, parse_rules
@@ -53,6 +55,11 @@ def verdict(rule: str, base: float | None, new: float | None, **more: Any) -> tu
         ("p99_ttft_ms:50", 100, 151, FAIL),
         ("p99_ttft_ms:0.05s", 100, 151, FAIL),
         ("p99_ttft_ms:50000us", 100, 150, PASS),
+        # digits on one side of the point are enough
+        ("p99_ttft_ms:+.5%", 100, 100.6, FAIL),
+        ("p99_ttft_ms:+.5%", 100, 100.5, PASS),
+        ("p99_ttft_ms:+5.", 100, 105, PASS),
+        ("p99_ttft_ms:+5.", 100, 105.1, FAIL),
         ("mean:5ms", 0.1, 0.1051, FAIL),
         ("mean:5ms", 0.1, 0.105, PASS),
         ("completed_ratio:-0.01", 0.9, 0.889, FAIL),
@@ -86,6 +93,34 @@ def test_a_reason_says_by_how_much() -> None:
     assert verdict("p99_ttft_ms:+2%", 100, 103.5) == (FAIL, "grew by 3.5 %, from 100 to 103.5 ms")
     assert verdict("completed_ratio:-0.01", 0.9, 0.8) == (FAIL, "fell by 0.1, from 0.9 to 0.8")
     assert verdict("p99_ttft_ms>100", None, 1234567.8) == (FAIL, "is 1,234,568 ms")
+
+
+def row(rule: str, base: float | None, new: float) -> tuple[str, ...]:
+    """As the table shows it."""
+    (parsed,) = parse_rules([rule], KNOWN)
+    sides = [{parsed.metric.name: Sample.one(value, parsed.metric.unit)} for value in (base, new)]
+    outcome = Outcome(tuple(judge([parsed], [Pair("ours", *sides)])), "a", "b")
+    assert strict(gate_json(outcome))["checks"][0]["new"] == new
+    return report(outcome).sheets[0].rows[0]
+
+
+def test_numbers_that_differ_look_so() -> None:
+    assert row("p99_ttft_ms>=29880", 29879.966, 29879.966)[1:] == ("29,879.97", "29,879.97", "–", "pass")
+    assert row("p99_ttft_ms>29879.96", 1.0, 29879.966)[2:] == ("29,879.97", "–", "FAIL")
+    assert row("p99_ttft_ms>=29880", 1.0, 29880.0)[1:] == ("1", "29,880", "–", "FAIL")
+    # change: 1e-9 / 0.1 is 1e-6 %
+    assert row("p99_ttft_ms:0%", 0.1, 0.100000001)[1:] == ("0.1", "0.100000001", "+1e-06 %", "FAIL")
+    assert verdict("p99_ttft_ms:0%", 22299.906073163, 22299.906073164)[1].endswith(
+        "from 22,299.906073163 to 22,299.906073164 ms"
+    )
+    assert row("p99_ttft_ms:0%", 9999999.96, 9999999.98)[1:3] == ("9,999,999.96", "9,999,999.98")
+
+
+def test_huge_numbers_are_short_and_judged() -> None:
+    assert row("p99_ttft_ms:0%", 1.0, 1e308)[1:] == ("1", "1e+308", "+1.00e+310 %", "FAIL")
+    assert row("p99_ttft_ms:0%", 1e-300, 1e308)[3] == "+1.00e+610 %"  # a part that no float holds
+    assert row("p99_ttft_ms:5", -1.5e308, 1.5e308)[1:] == ("-1.5e+308", "1.5e+308", "+3.00e+308", "FAIL")
+    assert row("p99_ttft_ms<1e999", None, 10**308)[1:] == ("–", "1e+308", "–", "FAIL")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +197,13 @@ def test_bounds_are_judged_without_a_baseline_and_a_breach_outweighs_its_absence
         ("p99_ttft_ms:-2%", "pass however bad it gets; write p99_ttft_ms:.2%"),
         ("completed_ratio:+0.01", "only when completed_ratio gets better"),
         ("p99_ttft_ms>5%", "in ms, not in %"),
-        ("p99_ttft_ms:5GB", "expected such a number, got 'gb'"),
+        ("p99_ttft_ms:+2min", "a number alone or with us, ms, s or %, got 'min'"),
+        ("p99_ttft_ms>2 min", "a number alone or with us, ms, s, got 'min'"),
+        ("completed_ratio:1TB", "in parts of 1; expected a number alone or with %, got 'TB'"),
+        ("offered_requests>1TB", "in requests; expected a number alone or with requests, got 'TB'"),
+        ("p99_ttft_ms:+٢%", "expected METRIC:CHANGE"),
+        ("p99_ttft_ms:+.%", "expected METRIC:CHANGE"),
+        ("p99_ttft_ms:5GB", "expected a number alone or with us, ms, s or %, got 'GB'"),
         ("completed_ratio:5ms", "in parts of 1"),
     ],
 )

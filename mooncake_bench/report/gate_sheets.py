@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from mooncake_bench.report.sheets import Report, Sheet
 from mooncake_bench.results.gate import judge
 from mooncake_bench.results.gate.judge import FAIL, PASS
-from mooncake_bench.results.gate.rules import Bound
+from mooncake_bench.results.gate.rules import Bound, rounded
 from mooncake_bench.results.words import DASH, counted, csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from fractions import Fraction
 
     from mooncake_bench.results.gate.judge import Check
     from mooncake_bench.results.gate.outcome import Outcome
@@ -56,7 +57,9 @@ def _kind(checks: Sequence[Check]) -> str:
 
 def _row(check: Check) -> tuple[str, ...]:
     verdict = "FAIL" if check.verdict == FAIL else check.verdict
-    return (check.rule.text, number(check.base), number(check.new), change(check), verdict)
+    limit = rounded(check.rule.limit) if isinstance(check.rule, Bound) else None
+    base, new = number(check.base, check.new, limit), number(check.new, check.base, limit)
+    return (check.rule.text, base, new, change(check), verdict)
 
 
 def why(check: Check) -> str:
@@ -64,9 +67,9 @@ def why(check: Check) -> str:
     return f"{check.rule.text}: {check.reason}"
 
 
-def number(value: Number) -> str:
-    """A number as reasons show it; an undefined one is a dash."""
-    return DASH if value is None else judge.number(value)
+def number(value: Number, *others: Number) -> str:
+    """A number as reasons show it, apart from others that it is not; an undefined one is a dash."""
+    return DASH if value is None else judge.number(value, *others)
 
 
 def change(check: Check) -> str:
@@ -77,13 +80,16 @@ def change(check: Check) -> str:
     if not move.change:
         return "0"
     if check.rule.relative and move.relative is not None:
-        return f"{_signed(float(100 * move.relative))} %"
-    return _signed(float(move.change))
+        return f"{_signed(100 * move.relative)} %"
+    return _signed(move.change)
 
 
-def _signed(value: float) -> str:
+def _signed(change: Fraction) -> str:
     """Three digits that count: 0 only when it is exactly that."""
-    return f"{value:+,.3g}" if abs(value) < 1000 else f"{value:+,.0f}"
+    value = rounded(change)
+    if value is None or not 1000 <= abs(value) < 1e15:
+        return f"{'-' if change < 0 else '+'}{judge.part(abs(change))}"
+    return f"{value:+,.0f}"
 
 
 # ---- for programs
@@ -120,9 +126,9 @@ def _csv_row(check: Check) -> Iterator[Any]:
 def fields(check: Check) -> dict[str, Any]:
     """A check by column."""
     move, metric = check.move, check.rule.metric
-    relative = None if move is None or move.relative is None else float(move.relative)
+    relative = None if move is None or move.relative is None else rounded(move.relative)
     values = (
         check.policy, check.rule.text, metric.name, metric.unit, metric.better, check.base, check.new,
-        None if move is None else float(move.change), relative, check.p_value, check.verdict, check.reason or None,
+        None if move is None else rounded(move.change), relative, check.p_value, check.verdict, check.reason or None,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

@@ -200,10 +200,8 @@ def _lacking(content: Mapping[str, Any]) -> str:
     """The first key that should be there and is not; empty where it is something else that is wrong."""
     policies = content.get("policies")
     held = policies.items() if isinstance(policies, dict) else ()
-    places: list[tuple[str, Any, type[msgspec.Struct]]] = [
-        ("", content, Document),
-        *((f"policy {label!r}: ", entry, Entry) for label, entry in held),
-    ]
+    places: list[tuple[str, Any, type[msgspec.Struct]]] = [("", content, Document)]
+    places += [(f"policy {label!r}: ", entry, Entry) for label, entry in held]
     for where, part, kind in places:
         wanted = [field.name for field in msgspec.structs.fields(kind) if field.required]
         missing = [name for name in wanted if isinstance(part, dict) and name not in part]

@@ -6,19 +6,22 @@ of what the pairs say) or ``ranked`` (measured times: a change too large **and**
 
 from __future__ import annotations
 
+from decimal import Decimal
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from mooncake_bench.results.gate.rules import UP, Bound, Move
+from mooncake_bench.results.gate.rules import UP, Bound, Move, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from fractions import Fraction
 
     from mooncake_bench.results.gate.rules import Change, Rule
     from mooncake_bench.results.metric import Number
 
 PASS, FAIL, INCONCLUSIVE, NO_BASELINE = "pass", "fail", "inconclusive", "no baseline"
 SIGNIFICANCE = 0.05
+DIGITS, MOST_DIGITS = 6, 17  # of a number that is shown; 17 tell any two floats apart
 How = Literal["once", "paired", "ranked"]
 ONCE: How = "once"
 PAIRED: How = "paired"
@@ -126,7 +129,7 @@ def _value(sample: Sample | None) -> float:
 def _bound(rule: Bound, new: float) -> Verdict:
     if not rule.crossed(new):
         return Verdict(PASS)
-    return Verdict(FAIL, f"is {number(new)}{_unit(rule)}")
+    return Verdict(FAIL, f"is {number(new, rounded(rule.limit))}{_unit(rule)}")
 
 
 def _change(rule: Change, base: Sample, new: Sample, how: How) -> Verdict:
@@ -169,17 +172,39 @@ def _chance(p_value: float) -> str:
 def _moved(rule: Change, move: Move, base: float, new: float) -> str:
     """What happened, in words; the rule beside it says what was allowed."""
     if rule.relative and move.relative is not None:
-        by = f"{float(100 * abs(move.relative)):,.3g} %"
+        by = f"{part(100 * abs(move.relative))} %"
     else:
-        by = f"{number(float(abs(move.change)))}{_unit(rule)}"
+        by = f"{part(abs(move.change), DIGITS)}{_unit(rule)}"
     verb = "grew" if move.change > 0 else "fell"
-    return f"{verb} by {by}, from {number(base)} to {number(new)}{_unit(rule)}"
+    return f"{verb} by {by}, from {number(base, new)} to {number(new, base)}{_unit(rule)}"
+
+
+def part(size: Fraction, digits: int = 3) -> str:
+    """A change with so many digits that count, however large."""
+    value = rounded(size)
+    if value is None:
+        return f"{Decimal(size.numerator) / Decimal(size.denominator):.{digits - 1}e}"
+    return _digits(value, digits)
 
 
 def _unit(rule: Rule) -> str:
     return "" if rule.metric.unit in ("", "ratio") else f" {rule.metric.unit}"
 
 
-def number(value: float) -> str:
-    """A number with six digits that count, so that a small change is seen."""
-    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+def number(value: float, *others: float | None) -> str:
+    """A number with six digits that count, or so many more that it does not look like ``others`` that it is not."""
+    apart = [other for other in others if other is not None and other != value]
+    texts = (_digits(value, count) for count in range(DIGITS, MOST_DIGITS + 1) if _tells(value, apart, count))
+    return next(texts, repr(value))
+
+
+def _tells(value: float, others: Sequence[float], count: int) -> bool:
+    return all(_digits(other, count) != _digits(value, count) for other in others)
+
+
+def _digits(value: float, count: int) -> str:
+    """With so many digits that count; whole numbers in full up to 15 digits."""
+    if not 1e6 <= abs(value) < 1e15:
+        return f"{value:,.{count}g}"
+    text = f"{value:,.{max(0, count - len(str(abs(int(value)))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

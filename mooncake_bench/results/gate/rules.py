@@ -20,7 +20,7 @@ UP, DOWN = 1, -1
 _SIGNS = {"+": (UP,), "-": (DOWN,), "+-": (UP, DOWN), "±": (UP, DOWN)}
 _BAD_WAY = {"lower": (UP,), "higher": (DOWN,)}
 _MS = {"us": Fraction(1, 1000), "ms": Fraction(1), "s": Fraction(1000)}
-_NUMBER = r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)\s*(?P<unit>%|[a-zA-Z]*)"
+_NUMBER = r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*(?P<unit>%|[a-zA-Z]*)"
 _CHANGE = re.compile(rf"\s*(?P<metric>[^:<>=!]*?)\s*:\s*(?P<sign>\+-|[+±-]?)\s*{_NUMBER}\s*")
 _BOUND = re.compile(rf"\s*(?P<metric>[^:<>=!]*?)\s*(?P<comparator><=|>=|<|>)\s*(?P<minus>-?){_NUMBER}\s*")
 FORMS = "METRIC:CHANGE such as p99_ttft_ms:+2%, or a bound in quotes such as 'rejected_ratio>0.05'"
@@ -95,6 +95,14 @@ class Bound:
 
 
 Rule = Change | Bound
+
+
+def rounded(number: Fraction) -> float | None:
+    """A fraction as a float; None where it is beyond what one holds."""
+    try:
+        return float(number)
+    except OverflowError:
+        return None
 
 
 def exact(value: float) -> Fraction:
@@ -177,7 +185,16 @@ def _amount(text: str, match: re.Match[str], metric: Declared, *, of_bound: bool
         return number
     if unit in _MS and metric.unit in _MS:
         return number * _MS[unit] / _MS[metric.unit]
-    raise SetupError(f"--fail-if {text!r}: {metric.name} is in {_unit(metric)}; expected such a number, got {unit!r}")
+    units = " or ".join(filter(None, (_units(metric), "" if of_bound and metric.unit != "ratio" else "%")))
+    raise SetupError(
+        f"--fail-if {text!r}: {metric.name} is in {_unit(metric)}; expected a number alone{units and f' or with {units}'}, "
+        f"got {match['unit']!r}"
+    )
+
+
+def _units(metric: Declared) -> str:
+    """Units that a number may carry, % apart."""
+    return ", ".join(_MS) if metric.unit in _MS else "" if metric.unit in ("", "ratio") else metric.unit
 
 
 def _unit(metric: Declared) -> str:
