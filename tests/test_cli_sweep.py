@@ -104,6 +104,13 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(tool: Tool, trace: 
     assert "policy 'ours', request 7" in told.out
 
 
+def test_a_policy_that_raises_what_is_no_exception_costs_its_own_point_only(tool: Tool, trace: str) -> None:
+    Path("ours.py").write_text(OURS.replace("ValueError", "GeneratorExit"), encoding="utf-8")
+    found = tool("sweep", "run", trace, "-p", "ours.py", "--vary", "ours.raises=5,50", *SMALL)
+    assert found.code == 1
+    assert "! point 0 failed: policy 'ours', request 5: it raised GeneratorExit: no way" in found.out
+
+
 def test_points_that_are_the_same_run_are_named_but_not_those_that_are_judged_otherwise(tool: Tool, trace: str) -> None:
     # the trace's requests come one by one: at either threshold nothing is fetched; the warm-up leaves requests out
     found = tool("sweep", "run", trace, "--vary", "kvcache-centric.threshold=2,4", "--vary", "warmup_ms=0,500", *SMALL)
@@ -146,6 +153,7 @@ def test_shards_are_told_apart_and_merge(tool: Tool, trace: str) -> None:
     assert [folder[-5:] for folder in folders] == ["-1of2", "-2of2"]
     merged = tool.json("sweep", "merge", *folders, "-o", "all", "-q")
     assert merged["content_sha256"] == whole["content_sha256"]
+    assert "! shard 4/4 has no points: the sweep has 3 in all" in tool(*command, "--shard", "4/4").out
     lacking = tool("sweep", "merge", folders[0], "-o", "half")
     assert lacking.code == 2
     assert "shard 2/2 is not given" in lacking.err
@@ -196,11 +204,19 @@ def test_the_table_shows_the_metrics_asked_for_and_csv_all_of_them(tool: Tool, t
         ([], "nothing to vary"),
         (["--vary", "speedup=1,x"], "speedup: expected a number, got 'x' (at speedup=x, policy kvcache-centric)"),
         (["--vary", "cluster=2P+2D,4M", "--schedule", "chunked"], "(at cluster=2P+2D, policy kvcache-centric)"),
-        (["--vary", "speedup=1,2", "--speedup", "3"], "the same setting is given once more"),
-        (["--vary", "slo.ttft_ms=1,2", "--slo", "ttft:1s"], "the same setting is given once more"),
-        (["--vary", "seed=1,2", "--set", "seed=3"], "the same setting is given once more"),
-        (["--vary", "policy=random,lru", "-p", "random"], "the same setting is given once more"),
+        (["--vary", "speedup=1,2", "--speedup", "3"], "the same setting is given once more, by --speedup; drop one"),
+        (["--vary", "slo.ttft_ms=1,2", "--slo", "ttft:1s"], "the same setting is given once more, by --slo; drop one"),
+        (["--vary", "seed=1,2", "--set", "seed=3"], "the same setting is given once more, by --set seed; drop one"),
+        (["--vary", "policy=random,lru", "-p", "random"], "the same setting is given once more, by -p; drop one"),
+        (["--vary", "trace.max_requests=5,6", "--max-requests", "9"], "given once more, by --max-requests; drop one"),
+        (["--vary", "trace.path=a,b"], "--vary trace.path: the same setting is given once more, by TRACE (t.jsonl)"),
         (["--vary", "speedup=1,1.0"], "points 0 and 1 are the same replay"),
+        (["--vary", "kvcache-centric.threshold=2,2.0"], "points 0 and 1 are the same replay"),
+        (
+            ["--vary", "seed=1,2", "-p", "kvcache-centric:threshold=3.0+lru", "-p", "kvcache-centric:threshold=3+lru"],
+            "points 0 and 2 are the same replay",
+        ),
+        (["--vary", "policy=kvcache-centric,kvcache-centric:threshold=4"], "points 0 and 1 are the same replay"),
         (["--vary", "policy=random,rondom"], "did you mean 'random'"),
         (["--vary", "speedupp=1,2"], "did you mean 'speedup'"),
         (["--vary", "speedup=1,2", "--workers", "0"], "--workers: expected at least 1"),
@@ -254,9 +270,9 @@ def sweep_words(trace: str, *words: str) -> list[str]:
 
 
 def started(trace: str) -> subprocess.Popen[str]:
-    """A sweep of twelve points that nap 0.7 s each, in two processes of its own."""
+    """A sweep of twelve points that nap half a second each, in two processes of its own."""
     words = sweep_words(trace, "--workers", "2")
-    environment = {**os.environ, "NAP": "0.7", "COLUMNS": "80"}
+    environment = {**os.environ, "NAP": "0.5", "COLUMNS": "80"}
     pipe: Any = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-m", "mooncake_bench", *words], env=environment, stdout=pipe, stderr=pipe,
                             text=True)  # fmt: skip
@@ -264,10 +280,10 @@ def started(trace: str) -> subprocess.Popen[str]:
 
 def wait_for_rows(count: int) -> set[int]:
     """Points that have a row, once there are so many."""
-    for _ in range(200):
+    for _ in range(600):
         if list(Path("s").glob("part-*")) and len(found := set(open_sweep("s").column("point"))) >= count:
             return found
-        time.sleep(0.2)
+        time.sleep(0.05)
     raise AssertionError("nothing was written in half a minute")
 
 
@@ -275,10 +291,10 @@ def test_killed_then_interrupted_then_resumed_it_is_the_same_dataset_and_no_poin
     tool: Tool, trace: str
 ) -> None:
     process = started(trace)
-    wait_for_rows(4)
+    wait_for_rows(1)
     process.kill()
     process.communicate()
-    kept, before = wait_for_rows(4), tries()
+    kept, before = wait_for_rows(1), tries()
     assert len(kept) < POINTS
     assert tool("sweep", "status", "s").code == 3
     process = started(trace)
@@ -300,13 +316,39 @@ def test_killed_then_interrupted_then_resumed_it_is_the_same_dataset_and_no_poin
     assert open_sweep("s").content_sha256() == resumed.content_sha256()
 
 
+def test_sigterm_keeps_what_is_done_and_ends_without_a_warning(tool: Tool, trace: str) -> None:
+    process = started(trace)
+    wait_for_rows(1)
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "points are kept in s; repeat the command to go on" in err
+    assert "leaked" not in err
+    assert "Traceback" not in err
+
+
+def test_a_process_started_deaf_blocks_ctrl_c_from_its_first_instruction_on() -> None:
+    code = (
+        "import signal\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from multiprocessing import get_context\n"
+        "from mooncake_bench.cache.study import deaf_children\n"
+        "with deaf_children():\n"
+        "    pool = ProcessPoolExecutor(1, get_context('spawn'))\n"
+        "    found = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, [])\n"
+        "assert signal.SIGINT in found.result()\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert found.returncode == 0, found.stderr
+
+
 def test_a_process_that_dies_costs_its_own_point_only(tool: Tool, trace: str) -> None:
     found = tool("sweep", "run", trace, "-p", "ours.py", "--vary", "ours.dies=-1,3,50", "-o", "s", "--workers", "2",
                  "-q")  # fmt: skip
     assert found.code == 1
     stored = open_sweep("s")
     assert stored.table.column("status").to_pylist() == ["done", "failed", "done"]
-    assert "ended by itself 3 times" in str(stored.failed.column("error")[0])
+    assert "ended by itself, 3 times, without saying why" in str(stored.failed.column("error")[0])
 
 
 # ---- the page

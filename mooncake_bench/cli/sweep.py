@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mooncake_bench.cli import options
+from mooncake_bench.cli.interrupt import terminable
 from mooncake_bench.cli.listing import render_report
 from mooncake_bench.cli.options import Example, argument, option
 from mooncake_bench.cli.output import answer, json_answer, policies_print_to_stderr, tell
@@ -171,7 +172,7 @@ def _swept(prepared: Prepared, folder: Path, given: Mapping[str, Any]) -> Sweep:
         if there:
             tell(given, f"{there} of {len(points)} points are there already{_again(failed)}")
 
-    with sweep_progress(given["quiet"]) as show, policies_print_to_stderr():
+    with terminable(), sweep_progress(given["quiet"]) as show, policies_print_to_stderr():
 
         def report(done: int, failed: int, total: int) -> None:
             nonlocal kept
@@ -185,7 +186,7 @@ def _swept(prepared: Prepared, folder: Path, given: Mapping[str, Any]) -> Sweep:
 
 @contextmanager
 def _told(text: Callable[[], str], given: Mapping[str, Any]) -> Iterator[None]:
-    """Say on Ctrl-C what is kept."""
+    """Say on Ctrl-C, or SIGTERM, what is kept."""
     try:
         yield
     except KeyboardInterrupt:

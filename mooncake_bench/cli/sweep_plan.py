@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mooncake_bench.cli.config import check_plan, check_policies, draws, refuse_idle_options, resolve_plan
+from mooncake_bench.cli.options import SETUP_FLAGS
 from mooncake_bench.cli.output import policies_print_to_stderr
 from mooncake_bench.errors import BenchError, SetupError, TraceError, nearest
 from mooncake_bench.plugins import build
@@ -20,7 +21,7 @@ from mooncake_bench.studies.sweep.points import Point, definition_sha256, descri
 from mooncake_bench.trace import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mooncake_bench.cli.config import Plan
@@ -71,7 +72,8 @@ def prepare(given: Mapping[str, Any]) -> Prepared:
                policy.sources.items()}  # fmt: skip
     oracles = dict.fromkeys(point.label for point in points if checker.policies[point.setup.policy].oracle)
     manifest = describe(
-        points, keys, checker.traces.values(), sources, oracles=[*oracles], keep_runs=given["keep_runs"]
+        points, keys, checker.traces.values(), sources, oracles=[*oracles], keep_runs=given["keep_runs"],
+        meaning=specs.meaning,
     )  # fmt: skip
     trace = next(iter(checker.traces.values()))
     name = given["name"] or file.name or _name(given["out"], f"{trace.name}-{definition_sha256(manifest)[:DIGEST]}")
@@ -199,9 +201,25 @@ def _refuse_idle(axes: Sequence[Axis], given: Mapping[str, Any], *, side_by_side
     assigned = {text.partition("=")[0].strip() for text in given["set"] or ()}
     fields = {declared.dotted: name for name, declared in settings().items()} | {POLICY: "policy", TRACE: "trace"}
     for axis in axes:
-        name = fields.get(axis.key)
-        if name and (given.get(name) or name in slos or axis.key in assigned):
-            raise SetupError(f"--vary {axis.key}: the same setting is given once more; drop one of the two")
+        option = _given_by(axis.key, fields.get(axis.key, ""), given, slos, assigned)
+        if option:
+            raise SetupError(
+                f"--vary {axis.key}: the same setting is given once more, by {option}; drop one of the two"
+            )
+
+
+def _given_by(
+    key: str, name: str, given: Mapping[str, Any], slos: Collection[str], assigned: Collection[str]
+) -> str | None:
+    """The option that gives a setting, of which ``name`` is the field."""
+    if key in assigned:
+        return f"--set {key}"
+    if name in slos:
+        return "--slo"
+    if not given.get(name):
+        return None
+    flags = {**{field: flags[0] for field, (flags, _) in SETUP_FLAGS.items()}, "policy": "-p"}
+    return f"TRACE ({given[name]})" if name == "trace" else flags[name]
 
 
 def _read(path: Path) -> SweepFile:

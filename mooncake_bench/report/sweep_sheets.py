@@ -53,7 +53,7 @@ def status(sweep: Sweep, *, running: bool) -> Report:
     lines = [*head(sweep), f"{left}{'; a process is at work on it now' if running else ''}"]
     rows = tuple((why, f"{len(points)}", _listed(points)) for why, points in _faults(sweep).items())
     sheets = (Sheet("Failed", ("why", "points", "which"), rows),) if rows else ()
-    return Report(tuple(lines), sheets, ())
+    return Report(tuple(lines), sheets, () if sweep.mine else tuple(notices(sweep)))
 
 
 def head(sweep: Sweep) -> Iterator[str]:
@@ -75,6 +75,9 @@ def head(sweep: Sweep) -> Iterator[str]:
 
 def notices(sweep: Sweep) -> Iterator[str]:
     """Failures by reason, that points are left, and what a person should know before believing the numbers."""
+    if not sweep.mine:
+        number, count = sweep.manifest["shard"]
+        yield f"shard {number}/{count} has no points: the sweep has {len(sweep.manifest['points'])} in all"
     for label in sweep.manifest["oracles"]:
         yield f"{label}: an oracle, it sees the output lengths; no real scheduler could decide so"
     for points in _alike(sweep):

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     Outcomes = Generator[list[Outcome], None, None]
 
 TRIES = 3  # processes that may end by themselves over one point
-DIED = f"the process that replayed it ended by itself {TRIES} times: too little memory?"
+DIED = (
+    f"the process that replayed it ended by itself, {TRIES} times, without saying why; it may have been killed (too "
+    "little memory does that), crashed, or been ended by the policy's code"
+)
 
 
 class Executor(Protocol):

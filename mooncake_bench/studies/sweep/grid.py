@@ -41,6 +41,9 @@ class Policies:
         self._classes = {
             part.text: _class(part, policy_dirs) for spec in self.specs for part in spec.parts
         }  # fmt: skip
+        self._kinds = {
+            (part.target, part.class_name): self._classes[part.text] for spec in self.specs for part in spec.parts
+        }
         self.labels = [build(spec, policy_dirs).label for spec in specs]
 
     def parameters(self) -> list[str]:
@@ -69,10 +72,26 @@ class Policies:
                 named = " or ".join(f"{self._classes[part.text].name}.{name}" for part in owners)
                 raise SetupError(f"--vary {key}: two policies of {spec.text!r} have that parameter; say {named}")
             part, text = owners[0], _text(value)
-            parameters[key] = self._value(part, name, text)
+            parameters[key] = _value(self._classes[part.text], name, text)
             changed[part.text][name] = text
         pieces = [_written(part, changed[part.text]) for part in spec.parts]
         return Choice((f"{spec.label}=" if spec.labelled else "") + "+".join(pieces), label, {}, parameters)
+
+    def meaning(self, text: str) -> tuple[Any, ...]:
+        """Equal for two SPECs that are the same policies with equal parameters, unless a label tells them apart."""
+        spec = parse(text)
+        parts = [self._kinds[part.target, part.class_name] for part in spec.parts]
+        parameters = frozenset(
+            (policy.file, policy.name, name, _value(policy, name, part.parameters[name]) if name in part.parameters
+             else parameter.default)
+            for part, policy in zip(spec.parts, parts, strict=True)
+            for name, parameter in policy.parameters.items()
+        )  # fmt: skip
+        return (
+            spec.label if spec.labelled else "",
+            frozenset((policy.file, policy.name) for policy in parts),
+            parameters,
+        )
 
     def _owners(self, spec: Spec, key: str) -> list[Part]:
         """The parts of a policy that a key such as ``LABEL.k`` or ``NAME.k`` means."""
@@ -84,13 +103,6 @@ class Policies:
             if owner in (label, spec.label, part.target, self._classes[part.text].name)
             and name in self._classes[part.text].parameters
         ]
-
-    def _value(self, part: Part, name: str, text: str) -> Any:
-        policy = self._classes[part.text]
-        try:
-            return read(text, policy.parameters[name].annotation, name)
-        except ValueError as error:
-            raise PolicyError(f"policy {policy.name!r}: parameter {name!r}: {error}") from None
 
 
 def choices(policies: Policies, axes: Sequence[Axis], *, side_by_side: bool = False) -> list[Choice]:
@@ -171,6 +183,13 @@ def _class(part: Part, policy_dirs: Sequence[Path]) -> PolicyClass:
         return find(part.target, policy_dirs)
     path = Path(part.target)
     return choose(load_file(path), part.class_name, path)
+
+
+def _value(policy: PolicyClass, name: str, text: str) -> Any:
+    try:
+        return read(text, policy.parameters[name].annotation, name)
+    except ValueError as error:
+        raise PolicyError(f"policy {policy.name!r}: parameter {name!r}: {error}") from None
 
 
 def _written(part: Part, parameters: Mapping[str, str]) -> str:

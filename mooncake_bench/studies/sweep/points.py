@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from mooncake_bench.sim.replay import SIMULATOR_VERSION
 from mooncake_bench.sim.setup import Setup, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mooncake_bench.trace import Trace
 
@@ -65,14 +65,16 @@ def describe(
     *,
     oracles: Sequence[str] = (),
     keep_runs: bool = False,
+    meaning: Callable[[str], Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest, still without a name and a shard.
 
-    ``sources`` are the policies' files and their SHA-256, ``oracles`` the labels of policies that see output lengths.
+    ``sources`` are the policies' files and their SHA-256, ``oracles`` the labels of policies that see output lengths,
+    ``meaning(spec)`` is equal for SPECs that are written differently but are the same.
     Raises SetupError for two points that are the same.
     """
     _check_columns(keys)
-    _check_twins(points)
+    _check_twins(points, meaning)
     types = {key: _type_of(key, [point.varied[key] for point in points]) for key in keys}
     return {
         "format_version": FORMAT_VERSION,
@@ -159,10 +161,11 @@ def _check_columns(keys: Sequence[str]) -> None:
         raise SetupError(f"--vary {clash}: the dataset has a column of that name; label the policy otherwise")
 
 
-def _check_twins(points: Sequence[Point]) -> None:
+def _check_twins(points: Sequence[Point], meaning: Callable[[str], Any] | None) -> None:
     seen: dict[tuple[Any, ...], int] = {}
     for point in points:
-        what = (point.trace, point.setup, point.label)
+        policy = meaning(point.setup.policy) if meaning else point.label
+        what = (point.trace, replace(point.setup, policy="any") if meaning else point.setup, policy)
         if what in seen:
             raise SetupError(
                 f"--vary: points {seen[what]} and {point.number} are the same replay; write each value once"
