@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -13,9 +14,11 @@ from fault_tools import Tool, strict
 from test_results_tiny import all_rejected, tiny_run
 
 from mooncake_bench.cli.app import run
-from mooncake_bench.errors import ResultError
+from mooncake_bench.cli.gate_files import _append_summary
+from mooncake_bench.errors import ResultError, SetupError
 from mooncake_bench.results.exporters import exporter
 from mooncake_bench.results.gate.baseline import digest
+from mooncake_bench.results.gate.outcome import Outcome
 from mooncake_bench.results.run import Run
 
 HOSTILE = '<b>&|*%"x"\n::error::y\x1b[31m'
@@ -28,7 +31,7 @@ class Ours(Router):
     def route(self, request, cluster):
         return Route(prefill={choice})
 """
-OTHER_TABLES = {"policies__random__content_sha256": {"requests": "0" * 64}}
+OTHER_TABLES: dict[str, Any] = {"policies__random__content_sha256": {"requests": "0" * 64}}
 P99 = ("--fail-if", "p99_ttft_ms:2%")
 
 
@@ -456,6 +459,18 @@ def test_files_of_pytest_benchmark_are_gated_by_factor_and_rank_test(tool: Tool)
     assert "benchmark tests/test_speed.py::a: 1 of 1 rule failed" in tool("gate", old, new, "--fail-if", "mean:5%").out
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1" + "0" * 400])
+def test_a_benchmark_that_holds_no_number_is_said_to(tool: Tool, number: str) -> None:
+    old, new = benchmark_file("old.json", a=FAST), benchmark_file("new.json", a=FAST)
+    text = Path(new).read_text(encoding="utf-8")
+    Path(new).write_text(text.replace('"mean": 1.02', f'"mean": {number}'), encoding="utf-8")
+    for words in ([old, new], [new, old]):
+        done = tool("gate", *words, "--fail-if", "mean:5%")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "'new.json' cannot be judged: it holds what is no strict JSON" in done.err
+        assert number in done.err or "401 digits" in done.err
+
+
 def test_noise_is_nothing_to_conclude(tool: Tool) -> None:
     old, new = benchmark_file("old.json", a=FAST[:3]), benchmark_file("new.json", a=SLOW[:3])
     assert tool("gate", old, new, "--fail-if", "mean:5%").code == 3  # 3 against 3: p = 0.05 at best
@@ -536,6 +551,16 @@ def test_junit_has_a_case_a_rule_and_names_stay_text(tool: Tool, hostile: Path) 
     assert failure.get("message").startswith("p99_ttft_ms>1: is ")  # type: ignore[union-attr]
 
 
+def test_junit_says_when_the_gate_ran_and_for_how_long(tool: Tool, runs: Path) -> None:
+    began = datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+    tool("gate", "old", "new", *P99, "--junit", "gate.xml")
+    suites = list(Xml.parse("gate.xml").getroot())
+    (when,) = {suite.get("timestamp") for suite in suites}
+    assert began <= datetime.fromisoformat(str(when)) <= datetime.now(UTC).replace(tzinfo=None)
+    assert len(suites) == 2
+    assert 0 < sum(float(str(suite.get("time"))) for suite in suites) < 60
+
+
 def test_junit_counts_what_says_nothing_as_skipped_unless_it_is_to_fail(tool: Tool, runs: Path) -> None:
     tool("gate", "nosuch.json", "1", *P99, "--junit", "gate.xml")
     assert len(list(Xml.parse("gate.xml").iter("skipped"))) == 1
@@ -565,6 +590,22 @@ def test_the_summary_is_appended_as_markdown_that_keeps_names_text(tool: Tool, h
     assert text.startswith("before\n## mooncake-bench gate\n")
     assert text.count('### policy &lt;b&gt;&amp;\\|\\*%"x"?::error::y?\\[31m: 1 of 1 rule failed') == 2
     assert "| p99\\_ttft\\_ms&gt;1 |" in text
+
+
+def test_a_summary_that_does_not_fit_leaves_the_file_as_it_was(tool: Tool, runs: Path) -> None:
+    resource = pytest.importorskip("resource", reason="limits of a process, which this system has not")
+    Path("old.md").write_text("before\n", encoding="utf-8")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    outcome = Outcome((), "a", "b", notices=("x" * 100,))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))  # a write beyond 50 bytes fails half done
+    try:
+        for name in ("new.md", "old.md"):
+            with pytest.raises(SetupError, match=f"--summary {name}: cannot be written"):
+                _append_summary(Path(name), outcome)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not Path("new.md").exists()
+    assert Path("old.md").read_text(encoding="utf-8") == "before\n"
 
 
 def test_files_of_github_action_benchmark_hold_the_judged_metrics(tool: Tool, hostile: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -169,8 +172,10 @@ def _judge(given: dict[str, Any], shown: str) -> None:
     from mooncake_bench.cli.gate_shown import shown_outcome
 
     check_files(given)
+    began, start_s = datetime.now(UTC), perf_counter()
     with policies_print_to_stderr():
         outcome, runs = outcome_of(given)
+    outcome = replace(outcome, when=began.isoformat(timespec="seconds"), took_s=perf_counter() - start_s)
     answer(shown_outcome(outcome, shown))
     write_files(given, outcome, runs)
     raise typer.Exit(outcome.exit_code)

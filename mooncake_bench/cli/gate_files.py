@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli.output import note
@@ -55,11 +57,22 @@ def _append_summary(path: Path, outcome: Outcome) -> None:
     from mooncake_bench.report.gate_sheets import report
     from mooncake_bench.report.markup import markdown
 
+    length = path.stat().st_size if path.exists() else None
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(f"## mooncake-bench gate\n\n{markdown(report(outcome))}\n")
     except OSError as error:
+        with contextlib.suppress(OSError):
+            _restore(path, length)
         raise SetupError(f"--summary {path}: cannot be written: {error.strerror}") from None
+
+
+def _restore(path: Path, length: int | None) -> None:
+    """Leave a file as long as it was; None: it was not there."""
+    if length is None:
+        path.unlink()
+    else:
+        os.truncate(path, length)
 
 
 def _write_benchmarks(given: Mapping[str, Any], outcome: Outcome, runs: Sequence[Run]) -> None:

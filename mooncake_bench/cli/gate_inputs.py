@@ -55,7 +55,7 @@ def outcome_of(given: Mapping[str, Any]) -> tuple[Outcome, list[Run]]:
     same = [row.label for row in rows if unchanged(row)]
     told = [f"{', '.join(same)}: BASE and NEW are the same replay to the last bit"] if same else []
     notices += [*missing, *matching.notices, *forced, *remarks(rows), *dropped(rows, rules), *told]
-    return _outcome(given, base, ", ".join(new), checks, notices, when=str(runs[0].manifest.get("created", ""))), runs
+    return _outcome(given, base, ", ".join(new), checks, notices), runs
 
 
 def _outcome(
@@ -145,4 +145,4 @@ def _of_benchmarks(files: Sequence[Path], given: Mapping[str, Any]) -> Outcome:
     if base is not None:
         notices += bench.check_comparable(base, new, force=given["force"])
     checks = judge(rules, bench.pairs_of(base, new))
-    return _outcome(given, str(files[0]), str(files[1]), checks, notices, subject="benchmark", when=new.when)
+    return _outcome(given, str(files[0]), str(files[1]), checks, notices, subject="benchmark")

@@ -5,10 +5,12 @@ Its clock is a wall clock, so a change counts only where a rank test over the ra
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mooncake_bench import jsonfile
 from mooncake_bench.errors import MissingRun, ResultError
 from mooncake_bench.results.gate.judge import RANKED, Pair, Sample
 from mooncake_bench.results.gate.rules import Declared
@@ -43,7 +45,6 @@ class Document(msgspec.Struct):
 
     machine_info: Machine
     benchmarks: list[Benchmark]
-    datetime: str = ""
 
 
 class Timings(NamedTuple):
@@ -52,7 +53,6 @@ class Timings(NamedTuple):
     name: str
     machine: str
     python: str
-    when: str
     samples: Mapping[str, Mapping[str, Sample]]
 
 
@@ -61,26 +61,28 @@ def is_benchmark(path: Path) -> bool:
     if path.suffix != ".json" or not path.is_file():
         return False
     try:
-        head = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
+        head = json.loads(path.read_bytes().decode("utf-8-sig"))  # leniently: what is wrong inside is said on reading
+    except (ValueError, RecursionError, OSError):
         return False
-    return "benchmarks" in head and "machine_info" in head
+    return isinstance(head, dict) and "benchmarks" in head and "machine_info" in head
 
 
 def read(path: Path) -> Timings:
     """A file of pytest-benchmark. Raises MissingRun where there is none, ResultError for one that is damaged."""
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=Document)
+        document = msgspec.convert(jsonfile.load(path), Document)
     except FileNotFoundError:
         raise MissingRun(f"there is no file {str(path)!r}; make it with: pytest --benchmark-json {path}") from None
     except OSError as error:
         raise ResultError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
         raise ResultError(f"{str(path)!r} is no file of pytest-benchmark: {error}") from None
+    except ValueError as error:
+        raise ResultError(f"{str(path)!r} cannot be judged: it holds what is no strict JSON ({error})") from None
     machine = document.machine_info
     where = " ".join(str(part) for part in (machine.cpu.get("brand_raw"), machine.machine) if part)
     samples = {each.fullname: _samples(each, str(path)) for each in document.benchmarks}
-    return Timings(str(path), where, machine.python_version, document.datetime, samples)
+    return Timings(str(path), where, machine.python_version, samples)
 
 
 def _samples(benchmark: Benchmark, name: str) -> dict[str, Sample]:

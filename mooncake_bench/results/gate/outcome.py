@@ -25,7 +25,8 @@ class Outcome:
     missing_baseline: str | None = None  # "pass", "fail", or None: nothing to conclude
     replays: int = 0  # jittered ones behind each number
     subject: str = "policy"  # what rules are judged on: a policy or a benchmark
-    when: str = ""  # when NEW was made
+    when: str = ""  # when the gate began to judge
+    took_s: float = 0.0
 
     def of(self, *verdicts: str) -> list[Check]:
         """The checks of these verdicts."""

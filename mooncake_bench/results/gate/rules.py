@@ -186,9 +186,9 @@ def _amount(text: str, match: re.Match[str], metric: Declared, *, of_bound: bool
     if unit in _MS and metric.unit in _MS:
         return number * _MS[unit] / _MS[metric.unit]
     units = " or ".join(filter(None, (_units(metric), "" if of_bound and metric.unit != "ratio" else "%")))
+    forms = f"a number alone or with {units}" if units else "a number alone"
     raise SetupError(
-        f"--fail-if {text!r}: {metric.name} is in {_unit(metric)}; expected a number alone{units and f' or with {units}'}, "
-        f"got {match['unit']!r}"
+        f"--fail-if {text!r}: {metric.name} is in {_unit(metric)}; expected {forms}, got {match['unit']!r}"
     )
 
 
