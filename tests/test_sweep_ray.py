@@ -19,7 +19,8 @@ from mooncake_bench.trace import load
 pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray", reason="needs Ray: pip install '.[test,ray]'")
 
-# Waits at its first request, so that a node can be killed while its workers are in the middle of a point.
+# Waits at its first request while the file nap is there: a node can be killed while its worker is in the middle of a
+# point.
 SLOW = """
 import os
 import time
@@ -34,21 +35,22 @@ class Slow(Router):
 
     def route(self, request, cluster):
         if request.row == 0:
-            time.sleep(0.4)
+            time.sleep(0.4 if Path("nap").exists() else 0)
             Path(f"tried-{self.at}-{os.getpid()}").touch()
         return Route(prefill=(request.row + self.at) % 8)
 """
-POINTS = 16
+POINTS = 8
+NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes of two cores each."""
+    """Two nodes of one core each: every worker takes seconds to start."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    nodes.second = nodes.add_node(num_cpus=2)
+    nodes = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    nodes.second = nodes.add_node(**NODE)
     yield nodes
     nodes.shutdown()
 
@@ -69,6 +71,7 @@ def test_a_node_that_dies_on_the_way_loses_nothing_and_the_dataset_is_that_of_on
     monkeypatch.chdir(tmp_path)
     policy = Path("slow.py")
     policy.write_text(SLOW, encoding="utf-8")
+    Path("nap").touch()
     wanted = points(policy)
     manifest = describe(wanted, ["slow.at"], [load("conversation-like")], {}, keep_runs=False)
     manifest |= {"name": "rays", "shard": None}
@@ -85,6 +88,7 @@ def test_a_node_that_dies_on_the_way_loses_nothing_and_the_dataset_is_that_of_on
     assert counts[-1] == POINTS
     assert len(found.done) == POINTS
     tried = [path.name.split("-")[1] for path in tmp_path.glob("tried-*")]
+    Path("nap").unlink()
     near = sweep(wanted, manifest, tmp_path / "near", Here(Work()))
     assert found.content_sha256() == near.content_sha256()
     assert open_sweep(tmp_path / "far").column("slow.at") == list(range(POINTS))
