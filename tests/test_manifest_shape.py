@@ -112,3 +112,25 @@ def test_an_archive_of_a_stranger_with_other_types_is_damaged(
     (tmp_path / "artifact.json").write_text(json.dumps(whole | content), encoding="utf-8")
     with pytest.raises(ResultError, match=re.escape(words)):
         contents.read(tmp_path, "x.tar.gz")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"varied": 5}, "Expected `array`, got `int` - at `$.varied`"),
+        ({"points": None}, "Expected `array`, got `null` - at `$.points`"),
+        ({"shard": [1]}, "at `$.shard`"),
+        ({"types": {"seed": "complex"}}, "Invalid enum value 'complex'"),
+        ({"types": {}}, "types lacks 'seed'"),
+        ({"setup": "x"}, "at `$.setup`"),
+    ],
+)
+def test_a_manifest_of_a_sweep_with_other_types_is_damaged(tmp_path: Path, content: dict[str, Any], words: str) -> None:
+    whole: dict[str, Any] = {key: [] for key in ("points", "traces", "costs", "oracles")}
+    whole |= {key: {} for key in ("metrics", "setup")} | {"format_version": 1, "name": None, "shard": None, "more": 1}
+    whole |= {"varied": ["seed"], "types": {"seed": "int"}}
+    (tmp_path / "_sweep.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert sweep.read_manifest(tmp_path) == whole
+    (tmp_path / "_sweep.json").write_text(json.dumps(whole | content), encoding="utf-8")
+    with pytest.raises(ResultError, match=re.escape(words)):
+        sweep.read_manifest(tmp_path)

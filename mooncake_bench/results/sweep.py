@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import pyarrow as pa
 
 from mooncake_bench import jsonfile
@@ -146,7 +147,34 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     missing = [key for key in _NEEDED if key not in manifest]
     if missing:
         raise ResultError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}")
+    _check_shape(manifest, path)
     return manifest
+
+
+class _Shape(msgspec.Struct):
+    """What readers of a manifest ask of it; other keys are free."""
+
+    name: str | None
+    shard: tuple[int, int] | None
+    points: list[dict[str, Any]]
+    varied: list[str]
+    types: dict[str, Literal["int", "float", "bool", "str"]]
+    metrics: dict[str, str]
+    traces: list[dict[str, Any]]
+    setup: dict[str, Any]
+    costs: list[dict[str, str]]
+    oracles: list[str]
+    sources: dict[str, str] = {}
+
+
+def _check_shape(manifest: Mapping[str, Any], path: Path) -> None:
+    try:
+        shape = msgspec.convert(manifest, _Shape)
+    except msgspec.ValidationError as error:
+        raise ResultError(f"{str(path)!r} is damaged: {error}; run the sweep in another folder") from None
+    untyped = [key for key in shape.varied if key not in shape.types]
+    if untyped:
+        raise ResultError(f"{str(path)!r} is damaged: types lacks {untyped[0]!r}; run the sweep in another folder")
 
 
 _NEEDED = ("name", "shard", "points", "varied", "types", "metrics", "traces", "setup", "costs", "oracles")

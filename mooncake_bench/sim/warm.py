@@ -125,8 +125,8 @@ def _of_run(folder: Path, simulator_version: str) -> Source:
     try:
         manifest = jsonfile.load(folder / MANIFEST)
         status, version, trace = manifest["status"], manifest["simulator_version"], manifest["trace"]
-        stored, sources = manifest["setup"], manifest["policy"]["sources"]
-        path, sha256 = trace["path"], trace["sha256"]
+        stored, sources = dict(manifest["setup"]), dict(manifest["policy"]["sources"])
+        path, sha256 = str(trace["path"]), str(trace["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         raise SetupError(f"{where} cannot be read: its {MANIFEST} is damaged; give another") from None
     if status != "complete":
