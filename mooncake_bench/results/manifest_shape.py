@@ -30,6 +30,15 @@ NEEDED = {
     "trace.block_tokens": WHOLE,
     "setup": OBJECT,
     "setup.cluster": TEXT,
+    "setup.model": TEXT,
+    "setup.node": TEXT,
+    "setup.engine": TEXT,
+    "setup.view": TEXT,
+    "setup.seed": WHOLE,
+    "setup.speedup": NUMBER,
+    "setup.estimate_error": NUMBER,
+    "setup.slo.tbt_metric": TEXT,
+    "setup.slo.first_gap": TEXT,
     "setup.slo.ttft_ms": NUMBER,
     "setup.slo.tbt_ms": NUMBER,
     "setup.warmup_ms": NUMBER,
@@ -39,6 +48,10 @@ NEEDED = {
     "cost": OBJECT,
     "cost.name": TEXT,
     "cost.version": TEXT,
+    "cost.error": TEXT,
+    "counts": OBJECT,
+    "counts.completed": WHOLE,
+    "counts.rejected": WHOLE,
     "counters": OBJECT,
     "horizon_ms": NUMBER,
     "content_sha256": OBJECT,
@@ -54,17 +67,15 @@ WHERE_THERE = {  # not in every run: later additions, and what only some replays
     "trace.metadata": OBJECT,
     "trace.notices": LIST,
     "cluster.gpus": WHOLE,
-    "cluster.pool_blocks": OBJECT,
     "cluster.events": LIST,
     "cluster.pool_sizes": LIST,
-    "cost.error": TEXT,
     "cost.error_short": TEXT,
-    "counts": OBJECT,
     "notices": LIST,
     "policy_decision_us": OBJECT,
     "machine": OBJECT,
 }
-OR_NULL = {"name": TEXT, "wall_s": NUMBER, "cluster.gpus_per_instance": WHOLE}
+OR_NULL = {"name": TEXT, "wall_s": NUMBER, "cluster.gpus_per_instance": WHOLE, "cluster.pool_blocks": OBJECT}
+THERE = ("cluster.gpus_per_instance", "cluster.pool_blocks", "setup.vram.tokens", "setup.nic.gbytes_per_s")
 EACH = {  # of every value in an object
     "counts": WHOLE,
     "counters": NUMBER,
@@ -95,6 +106,7 @@ def _faults(manifest: Mapping[str, Any]) -> Iterator[str]:
                 yield f"it lacks {path}"
         elif not (_is(value, kind) or (value is None and path in OR_NULL)):
             yield f"{path}: expected {kind}, got {_shown(value)}"
+    yield from (f"it lacks {path}" for path in THERE if _at(manifest, path) is _ABSENT)
     yield from _faults_inside(manifest)
 
 
@@ -103,12 +115,15 @@ def _faults_inside(manifest: Mapping[str, Any]) -> Iterator[str]:
         held = _at(manifest, path)
         for key, value in held.items() if isinstance(held, dict) else ():
             if not _is(value, kind):
-                yield f"{path}: {key}: expected {kind}, got {_shown(value)}"
+                yield f"{path}.{key}: expected {kind}, got {_shown(value)}"
+    for kind, part in (manifest["policy"].get("parts") or {}).items():
+        if not isinstance(part.get("name"), str):
+            yield f"policy.parts.{kind}: expected a name, got {_shown(part.get('name'))}"
     kinds = _kinds_of_setup()
     for key, value in manifest["setup"].items():
         kind, may_be_null = kinds.get(key, ("", True))
         if kind and not (_is(value, kind) or (value is None and may_be_null)):
-            yield f"setup: {key}: expected {kind}, got {_shown(value)}"
+            yield f"setup.{key}: expected {kind}, got {_shown(value)}"
 
 
 @cache
