@@ -187,7 +187,8 @@ def test_only_the_page_s_own_script_and_style_may_run(shown: Reader) -> None:
 
 
 def test_the_same_runs_give_the_same_bytes() -> None:
-    assert page(tiny_run(), b_rejected()) == page(tiny_run(), b_rejected())
+    runs = tiny_run(), b_rejected()
+    assert page(*runs) == page(*runs)
 
 
 # ---- names
