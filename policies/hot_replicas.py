@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mooncake_bench.api import Cluster, Replicate, Request, Route, Router
@@ -43,10 +44,14 @@ class HotReplicas(Router):
 
     def on_tick(self, cluster: Cluster) -> Sequence[Replicate]:
         recent, self._recent = self._recent, []
-        used = Counter(block for request in recent for block in request.blocks)
+        used = Counter(chain.from_iterable(request.blocks for request in recent))
         hot: dict[int, tuple[Request, int]] = {}  # the last block of a hot prefix: who has it, and its length
         for request in recent:
-            length = next((i for i, b in enumerate(request.blocks) if used[b] < self.uses), len(request.blocks))
+            length = 0
+            for block in request.blocks:
+                if used[block] < self.uses:
+                    break
+                length += 1
             if length:
                 hot[request.blocks[length - 1]] = request, length
         hottest = sorted(hot, key=lambda block: -used[block])[: self.prefixes]

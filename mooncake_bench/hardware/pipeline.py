@@ -15,7 +15,7 @@ tokens of a 70B model is 134 MB, 1.5 ms at 87 GB/s, against 2.7 GB of KVCache).
 
 from __future__ import annotations
 
-from itertools import accumulate, compress
+from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -41,6 +41,8 @@ def pass_through(chunks: Sequence[tuple[int, int]], free_ps: Sequence[int], begi
     ``free_ps``: when each stage is free of what came before. No chunk enters before ``begin_ps``. Work that does not
     divide into equal stages differs among them by a picosecond, so that none of it is lost.
     """
+    if len(free_ps) == 2:
+        return _pass_two(chunks, free_ps[0], free_ps[1], begin_ps)
     free = list(free_ps)
     stages, last = len(free), len(free) - 1
     ready = [begin_ps] * len(chunks)
@@ -54,7 +56,16 @@ def pass_through(chunks: Sequence[tuple[int, int]], free_ps: Sequence[int], begi
     return free
 
 
-class _Priced(NamedTuple):
+def _pass_two(chunks: Sequence[tuple[int, int]], first_ps: int, second_ps: int, begin_ps: int) -> list[int]:
+    """The same for two stages, which most groups have."""
+    for work, hop in chunks:
+        half = work // 2
+        first_ps = (begin_ps if begin_ps > first_ps else first_ps) + half + hop
+        second_ps = (first_ps if first_ps > second_ps else second_ps) + work - half
+    return [first_ps, second_ps]
+
+
+class Priced(NamedTuple):
     """What a prefill takes."""
 
     chunks: Chunks
@@ -88,14 +99,14 @@ class PipelinedCost(WrappedCost):
         self.group, self.chunk_tokens, self.hop_bytes = group, chunk_tokens, hop_bytes_per_token
         grouped = np.ones(len(base), np.bool_) if prefill is None else np.array(prefill, np.bool_)
         times = np.where(grouped, group, 1)
-        self._prefills = [group == 1 or bool(here) for here in grouped]
+        self._prefills = [i for i, here in enumerate(grouped) if group == 1 or here]
         self._nic = float_column(base.nic_bytes_per_s * times, len(base))
         self._vram = int_column(base.vram_tokens * times, len(base))
         self._node_nic = [int(rate) for rate in base.nic_bytes_per_s]
         self._hop_ms: list[float] = (1e3 * hop_bytes_per_token / base.nic_bytes_per_s).tolist()
         self._overhead = [base.prefill_overhead_ps(i) for i in range(len(base))]
         self._alike = base.alike
-        self._memo: dict[tuple[int, int, int], _Priced] = {}
+        self._memo: dict[tuple[int, int, int], Priced] = {}
         self._held = 0  # chunks in it
 
     @property
@@ -113,19 +124,19 @@ class PipelinedCost(WrappedCost):
 
     def chunks(self, instance: int, computed: int, prefix: int) -> Chunks:
         """What each chunk of a prefill takes, in order."""
-        return self._priced(instance, computed, prefix).chunks
+        return self.priced(instance, computed, prefix).chunks
 
     def alone_ps(self, instance: int, computed: int, prefix: int) -> list[int]:
         """When each stage has done with a prefill that enters an empty pipeline at 0 [ps]."""
-        return self._priced(instance, computed, prefix).alone_ps
+        return self.priced(instance, computed, prefix).alone_ps
 
-    def _priced(self, instance: int, computed: int, prefix: int) -> _Priced:
+    def priced(self, instance: int, computed: int, prefix: int) -> Priced:
         """A prefill's chunks and times: asked for at its routing, when it begins, and for the records."""
         key = (self._alike[instance], computed, prefix)
         found = self._memo.get(key)
         if found is None:
             chunks = self._cut(instance, computed, prefix)
-            found = _Priced(chunks, pass_through(chunks, [0] * self.group, self._overhead[instance]))
+            found = Priced(chunks, pass_through(chunks, [0] * self.group, self._overhead[instance]))
             self._held += len(chunks)
             if self._held > _MEMO_CHUNKS:
                 self._memo.clear()
@@ -152,22 +163,34 @@ class PipelinedCost(WrappedCost):
 
     def prefill_ps(self, instance: int, computed: int, prefix: int) -> int:
         """Time through an empty pipeline [ps]."""
-        return self._priced(instance, computed, prefix).alone_ps[-1]
+        return self.priced(instance, computed, prefix).alone_ps[-1]
 
     def turn_ps(self, instance: int, computed: int, prefix: int) -> int:
         """How long a prefill keeps the first stage, and with it the next request [ps]."""
-        return self._priced(instance, computed, prefix).alone_ps[0]
+        return self.priced(instance, computed, prefix).alone_ps[0]
 
     def node_ps(self, instance: int, computed: int, prefix: int) -> int:
         """How long a prefill keeps nodes busy, all stages together [ps]."""
-        chunks = self.chunks(instance, computed, prefix)
-        return self._overhead[instance] + sum(work + (self.group - 1) * hop for work, hop in chunks)
+        return self.kept_ps(instance, computed, prefix)[1]
+
+    def kept_ps(self, instance: int, computed: int, prefix: int) -> tuple[int, int]:
+        """How long a prefill keeps the first stage, and all stages together [ps]."""
+        chunks, alone_ps = self.priced(instance, computed, prefix)
+        busy, hops = self._overhead[instance], self.group - 1
+        for work, hop in chunks:
+            busy += work + hops * hop
+        return alone_ps[0], busy
 
     def prefill_ms(self, computed: Column, prefix: Column) -> FloatColumn:
         """(N,) time through an empty pipeline, inf where there is none [ms]; a question is answered once for all."""
         asked = list(zip(self._alike, computed.tolist(), prefix.tolist(), strict=True))
-        times = {question: self._alone_ms(*question) for question in set(compress(asked, self._prefills))}
-        return np.array([times[one] if here else inf for one, here in zip(asked, self._prefills, strict=True)])
+        times, known = [inf] * len(asked), dict[tuple[int, float, float], float]()
+        for instance in self._prefills:
+            question = asked[instance]
+            if question not in known:
+                known[question] = self._alone_ms(*question)
+            times[instance] = known[question]
+        return np.array(times)
 
     def _alone_ms(self, instance: int, computed: float, prefix: float) -> float:
         """The same at one instance [ms].
@@ -175,7 +198,11 @@ class PipelinedCost(WrappedCost):
         All stages but the last take the same, so chunk j leaves them after the sum of those up to it and (stages - 1)
         times the longest of them; the last stage then takes it and all that follow, unless a later one comes later.
         """
-        overhead, group = self._overhead[instance] / PS_PER_MS, self.group
+        overhead, group, size = self._overhead[instance] / PS_PER_MS, self.group, self.chunk_tokens
+        if size is None or computed <= size:
+            work = (self.base.behind_ms(instance, computed, (prefix,))[0] - overhead) / group
+            wave = work + computed * self._hop_ms[instance]
+            return (wave + (group - 2) * wave + work if group > 1 else work) + overhead
         last: list[float] = []
         each: list[float] = []
         for tokens, prefixes in self._runs(computed, prefix):
@@ -185,6 +212,11 @@ class PipelinedCost(WrappedCost):
             each += [work + hop for work in works]
         if group == 1:
             return list(accumulate(last))[-1] + overhead
-        rest = list(accumulate(reversed(last)))
-        waves = zip(accumulate(each), accumulate(each, max), reversed(rest), strict=True)
-        return max([total + (group - 2) * longest + left for total, longest, left in waves]) + overhead
+        left = list(accumulate(reversed(last)))
+        total, longest, latest = 0.0, each[0], -inf
+        for wave in each:
+            total += wave
+            longest = wave if wave > longest else longest
+            until = total + (group - 2) * longest + left.pop()
+            latest = until if until > latest else latest
+        return latest + overhead

@@ -8,6 +8,7 @@ those of the trace, in the order in which they were decided; who gives up does s
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
@@ -64,6 +65,8 @@ class Clients:
         self._jitter = jitter
         self._sessions = sessions
         self._coming: dict[Job, Call] = {}  # turned away, and going to ask again
+        self._patient: deque[tuple[int, int, Job]] = deque()  # when each gives up, and its place among calls
+        self._passed: list[tuple[int, int]] = []  # passed over since the last one gave up: when, and rank
         patience_ms = habits.patience_ms
         self._patience_ps = None if patience_ms is None else round(patience_ms * PS_PER_MS)
         self._gave_up = f"no first token within {_plain(patience_ms or 0)}, "
@@ -73,7 +76,33 @@ class Clients:
     def came(self, job: Job, now: int) -> None:
         """A request has come for the first time."""
         if self._patience_ps is not None:
-            self._cluster.call_at(now + self._patience_ps, TICK, partial(self._give_up, job), weak=True)
+            self._patient.append((now + self._patience_ps, self._cluster.take_place(), job))
+            if len(self._patient) == 1:
+                self._watch_first()
+
+    def _watch_first(self) -> None:
+        time, place, _ = self._patient[0]
+        self._cluster.call_at(time, TICK, self._lost_patience, weak=True, place=place)
+
+    def _lost_patience(self, now: int) -> None:
+        """The first in line gives up, or has no reason to; who has ended by then is passed over.
+
+        The last in line stays until its time, so that something is to happen as long as it would with all of them.
+        """
+        line = self._patient
+        self._give_up(line.popleft()[2], now)
+        self._cluster.events += len(self._passed)
+        self._passed.clear()
+        while len(line) > 1 and line[0][2].status != status.UNFINISHED:
+            time, place, _ = line.popleft()
+            self._passed.append((time, TICK + place))
+        if line:
+            self._watch_first()
+
+    def passed_over(self) -> int:
+        """Events that would have happened by now and were not looked at, for they change nothing."""
+        now = self._cluster.now, self._cluster.rank
+        return sum(one < now for one in self._passed)
 
     def _give_up(self, job: Job, now: int) -> None:
         if job.status == status.UNFINISHED and job.first_token_ps < 0:

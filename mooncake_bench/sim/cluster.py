@@ -64,7 +64,7 @@ class Cluster:
         self.pool = pool
         self.state = state
         self.brain = brain
-        self.now = 0
+        self.now = self.rank = 0  # of what happens, or happened last
         # (time, rank and tie, epoch, handler, subject); stale when the subject's epoch has moved on
         self._heap: list[tuple[int, int, int, Handler, Any]] = []
         self._calls = 0
@@ -115,14 +115,25 @@ class Cluster:
         """The same after all arrivals of that moment."""
         heappush(self._heap, (time, START + decoder.instance, epoch, _boundary, decoder))
 
-    def call_at(self, time: int, rank: int, call: Callable[[int], None], *, weak: bool = False) -> Call:
+    def post_call(self, time: int, rank: int, handler: Handler, subject: Any) -> None:
+        """``handler(subject, now)`` then, among calls (:meth:`call_at`), unless the subject's epoch has moved on."""
+        self._calls += 1
+        heappush(self._heap, (time, rank + self._calls, subject.epoch, handler, subject))
+
+    def take_place(self) -> int:
+        """A place in the order of calls, for one that is made later."""
+        self._calls += 1
+        return self._calls
+
+    def call_at(
+        self, time: int, rank: int, call: Callable[[int], None], *, weak: bool = False, place: int | None = None
+    ) -> Call:
         """Let ``call(now)`` happen then, among events of ``rank`` in the order of these calls.
 
-        A ``weak`` one does not happen when nothing else is left to happen before it.
+        A ``weak`` one does not happen when nothing else is left to happen before it. ``place``: taken before.
         """
-        self._calls += 1
         made = Call(self._weakly(call) if weak else call)
-        heappush(self._heap, (time, rank + self._calls, 0, _called, made))
+        heappush(self._heap, (time, rank + (place or self.take_place()), 0, _called, made))
         return made
 
     def end_transfer_at(self, time: int, call: Callable[[int], None]) -> Call:
@@ -166,12 +177,12 @@ class Cluster:
         """All events before a time and a rank."""
         heap, watchers = self._heap, self.watchers
         while heap and heap[0] < bound:
-            time, _, epoch, handler, subject = heappop(heap)
+            time, rank, epoch, handler, subject = heappop(heap)
             if epoch != subject.epoch:
                 continue
             if time < self.now:
                 raise InvariantError(f"the clock went backwards from {self.now} to {time} ps")
-            self.now = time
+            self.now, self.rank = time, rank
             handler(subject, time)
             self.events += 1
             if watchers:
@@ -183,6 +194,7 @@ class Cluster:
 
     def _come(self, job: Job) -> None:
         self.now = now = job.arrival_ps
+        self.rank = START
         self.arrive(job, now)
         index = self.pool.index
         self.occupancy += (now, index.slots, len(index.holders))

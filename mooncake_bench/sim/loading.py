@@ -111,7 +111,8 @@ class LoadingDecoder(Decoder):
     def at_boundary(self, now: int) -> None:
         self.stalled = False
         super().at_boundary(now)
-        self._start_loads(now)
+        if self.stored or self.swapped:
+            self._start_loads(now)
 
     def stop(self, now: int) -> list[Job]:
         for call in self.loading.values():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mooncake_bench.sim.setup import Setup
 
     Column = NDArray[Any]
-    Price = Callable[[int, int, int], float]
+    Price = Callable[[int, int, int], float | tuple[float, ...]]
 
 
 def more_columns(cluster: Cluster, columns: Mapping[str, Column]) -> dict[str, Column]:
@@ -40,10 +40,9 @@ def more_columns(cluster: Cluster, columns: Mapping[str, Column]) -> dict[str, C
         found["kv_load_ps"] = spool.full(len(columns["start_ps"]), -1, np.int64)
         found["kv_load_ps"][rows] = loads
     if isinstance(cost, PipelinedCost) and cost.group > 1:
-        found["turn_ps"] = _priced(columns, cost.turn_ps, np.int64)
-        found["node_ps"] = _priced(columns, cost.node_ps, np.int64)
+        found["turn_ps"], found["node_ps"] = _priced(columns, cost.kept_ps, np.int64, 2)
     if isinstance(cost, LayeredCost):
-        found["vram_byte_s"] = _priced(columns, cost.held_byte_s, np.float64)
+        (found["vram_byte_s"],) = _priced(columns, cost.held_byte_s, np.float64, 1)
     if cluster.tiers is not None:
         found["loaded_tokens"] = spool.full(len(columns["start_ps"]), 0, np.int64)
         rows = np.array(list(cluster.tiers.tokens), np.int64)
@@ -90,13 +89,16 @@ def decode_rules(setup: Setup) -> DecodeRules | None:
     return DecodeRules(None if rate is None else int(1e9 * rate), recompute, inline)
 
 
-def _priced(columns: Mapping[str, Column], price: Price, kind: type[Any]) -> Column:
-    """``price(instance, computed, prefix)`` of every prefill that ran, 0 for the others."""
-    found = spool.full(len(columns["start_ps"]), 0, kind)
-    for part in spool.parts(len(found)):
+def _priced(columns: Mapping[str, Column], price: Price, kind: type[Any], times: int) -> list[Column]:
+    """``price(instance, computed, prefix)``, so many numbers, of every prefill that ran; 0 for the others."""
+    rows = len(columns["start_ps"])
+    found = [spool.full(rows, 0, kind) for _ in range(times)]
+    for part in spool.parts(rows):
         ran = np.flatnonzero(columns["start_ps"][part] >= 0)
         names = ("prefill_instance", "computed_tokens", "input_tokens")
         facts = (columns[name][part][ran].tolist() for name in names)
         asked = zip(*facts, strict=True)
-        found[part.start + ran] = [price(instance, computed, tokens - computed) for instance, computed, tokens in asked]
+        prices = [price(instance, computed, tokens - computed) for instance, computed, tokens in asked]
+        for column, values in zip(found, np.array(prices, kind).reshape(-1, times).T, strict=True):
+            column[part.start + ran] = values
     return found

@@ -11,7 +11,6 @@ up, and the first stage at the end of the chunk that runs there.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mooncake_bench.hardware.pipeline import PipelinedCost, pass_through
@@ -19,10 +18,8 @@ from mooncake_bench.sim.prefill import PrefillNode
 from mooncake_bench.sim.prefilling import Prefilling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mooncake_bench.hardware.pipeline import Chunks
-    from mooncake_bench.sim.cluster import Call, Cluster
+    from mooncake_bench.sim.cluster import Cluster
     from mooncake_bench.sim.job import Job
 
 
@@ -31,10 +28,21 @@ def is_pipelined(cost: object) -> bool:
     return isinstance(cost, PipelinedCost) and cost.group > 1
 
 
-class PipelineNode(PrefillNode):
-    """A group's queue and stages."""
+class Passage:
+    """A request on its way through a group's stages; its first token does not come when its epoch has moved on."""
 
-    __slots__ = ("begin_ps", "chunks", "first", "flight", "free_ps", "idle_ps")
+    __slots__ = ("epoch", "job", "node")
+
+    def __init__(self, node: PipelineNode, job: Job) -> None:
+        self.node = node
+        self.job = job
+        self.epoch = 0
+
+
+class PipelineNode(PrefillNode):
+    """A group's queue and stages; its epoch is that of the end of the first stage's turn."""
+
+    __slots__ = ("begin_ps", "chunks", "flight", "free_ps", "idle_ps")
 
     def __init__(self, instance: int, stages: int) -> None:
         super().__init__(instance)
@@ -42,8 +50,7 @@ class PipelineNode(PrefillNode):
         self.free_ps = [0] * stages  # and with that
         self.chunks: Chunks = []  # of the one in the first stage
         self.begin_ps = 0  # of its first chunk there
-        self.first: Call | None = None  # the end of its turn
-        self.flight: dict[Job, Call] = {}  # all that is under way, in order, and their first tokens
+        self.flight: dict[Job, Passage] = {}  # all that is under way, in order
 
     @property
     def started(self) -> tuple[Job, ...]:
@@ -64,7 +71,6 @@ class PipelineNode(PrefillNode):
         self.flight.pop(job).epoch += 1
         if job is not self.running:
             return
-        assert self.first is not None
         begun, at = 0, self.begin_ps
         while begun < len(self.chunks) and at < now:
             work, hop = self.chunks[begun]
@@ -73,13 +79,12 @@ class PipelineNode(PrefillNode):
         self.chunks = self.chunks[:begun]
         self.free_ps = pass_through(self.chunks, self.idle_ps, self.begin_ps)
         self.busy_end = at if begun else now
-        self.first.epoch += 1
+        self.epoch += 1
 
     def clear(self) -> None:
         super().clear()
-        for call in (*self.flight.values(), self.first):
-            if call is not None:
-                call.epoch += 1
+        for passage in self.flight.values():
+            passage.epoch += 1
         self.flight.clear()
         self.free_ps = [0] * len(self.free_ps)
 
@@ -99,29 +104,28 @@ class PipelinedPrefilling(Prefilling):
 
     def _begin(self, node: PrefillNode, job: Job, now: int) -> int:
         assert isinstance(node, PipelineNode)
-        groups, prefix = self._groups, job.input_tokens - job.computed
-        asked = node.instance, job.computed, prefix
-        alone = [now + done for done in groups.alone_ps(*asked)]
-        end = node.enter(job, groups.chunks(*asked), now + groups.prefill_overhead_ps(node.instance), alone)
-        node.first = self._call_at(node.busy_end, partial(self._left_first_stage, node))
-        node.flight[job] = self._call_at(end, partial(self._through, node, job))
+        groups, instance = self._groups, node.instance
+        chunks, alone_ps = groups.priced(instance, job.computed, job.input_tokens - job.computed)
+        alone = [now + done for done in alone_ps]
+        end = node.enter(job, chunks, now + groups.prefill_overhead_ps(instance), alone)
+        self.cluster.post_call(node.busy_end, self._rank, self._left_first_stage, node)
+        node.flight[job] = passage = Passage(node, job)
+        self.cluster.post_call(end, self._rank, self._through, passage)
         if self.state.tracked:
             self.state.promised.put(job.row, job.decode, job.context, -1, end)  # by now, that is known
         return end
 
-    def _call_at(self, time: int, call: Callable[[int], None]) -> Call:
-        return self.cluster.call_at(time, self._rank, call)
-
     def _left_first_stage(self, node: PipelineNode, now: int) -> None:
         """The next one may enter."""
-        node.running = node.first = None
+        node.running = None
         if node.queue:
             self._next_prefill(node, now)
         else:
             self.state.work_end[node.instance] = now
 
-    def _through(self, node: PipelineNode, job: Job, now: int) -> None:
+    def _through(self, passage: Passage, now: int) -> None:
         """It has left the last stage: the first token is there."""
+        node, job = passage.node, passage.job
         del node.flight[job]
         self._first_token(node, job, now)
 
@@ -130,6 +134,6 @@ class PipelinedPrefilling(Prefilling):
         first = job is node.running
         node.abort(job, now)
         if first and node.busy_end > now:
-            node.first = self._call_at(node.busy_end, partial(self._left_first_stage, node))
+            self.cluster.post_call(node.busy_end, self._rank, self._left_first_stage, node)
         elif first:
-            node.running = node.first = None
+            node.running = None

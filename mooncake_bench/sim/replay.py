@@ -399,7 +399,7 @@ def _gather(stage: _Stage, *, interrupted: bool) -> Replay:
         "fetches": cluster.prefilling.fetches,
         "fetched_bytes": cluster.prefilling.fetched_tokens * cost.kv_bytes_per_token,
         "streamed_bytes": 0 if setup.coupled else _streamed_tokens(trace, columns) * cost.kv_bytes_per_token,
-        "events": cluster.events,
+        "events": cluster.events + (0 if cluster.clients is None else cluster.clients.passed_over()),
         **more_counters(cluster),
         **(cluster.elastic.counters() if cluster.elastic is not None and cluster.elastic.happened else {}),
     }

@@ -73,7 +73,14 @@ class Ssd:
 
     def demote(self, blocks: Sequence[int]) -> None:
         """The pool gave these blocks up: write those that are not here."""
-        mine, new, ends = self.blocks, [], max(self._tiers.cluster.now, self.free_ps)
+        mine, ends = self.blocks, max(self._tiers.cluster.now, self.free_ps)
+        new: list[int] = []
+        if len(mine) + len(blocks) <= self.capacity and mine.keys().isdisjoint(blocks):  # mostly
+            new.extend(blocks)
+            for block in blocks:
+                ends += self._write_ps
+                mine[block] = ends
+            blocks = ()
         for block in blocks:
             if block in mine:
                 mine.move_to_end(block)
