@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
@@ -12,11 +11,15 @@ from mooncake_bench.cli.listing import facts_csv, render_report
 from mooncake_bench.cli.options import Example, option
 from mooncake_bench.cli.output import answer, json_answer, policies_print_to_stderr, tell
 from mooncake_bench.cli.planned import plan_parameters, resolve
+from mooncake_bench.cli.points import check_points, points_options, store_points
 from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.errors import NothingToConclude, SetupError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
 
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.cli.planned import Planned
@@ -65,11 +68,7 @@ _how = partial(option, panel="The search")
     ),
     _how("least", str | None, ("--least",), "Lowest speedup to try [x; default: 1/64]", metavar="X"),
     _how("most", str | None, ("--most",), "Highest speedup to try [x; default: 64]", metavar="X"),
-    option(
-        "points", Path | None, ("--points",), "Write every replay of the search to this .parquet [default: none]",
-        panel="Output", metavar="FILE",
-    ),
-    option("force", bool, ("--force",), "Replace the file of --points [default: off]", False, panel="Output"),
+    *points_options("every replay of the search"),
     options.format_option(),
     option("quiet", bool, ("-q", "--quiet"), "No progress and notices on stderr [default: off]", False, panel="Output"),
 )  # fmt: skip
@@ -91,13 +90,12 @@ def capacity(**given: Any) -> None:
     planned = resolve(given)
     for line in planned.notices:
         tell(given, line)
-    points = _target(given)
     bench = _bench(planned, given)
     with progress_bar("capacity", given["quiet"]) as progress, policies_print_to_stderr():
         bench.watch = lambda done: progress.say(f"{done} replays")
         run = _search_loads if search == "load" else _search_clusters
         content, values, concluded = run(bench, limits)
-    _store(bench, points, given)
+    store_points(given, lambda: _points(bench))
     answer(_text(content, values, shown))
     if not concluded:
         raise NothingToConclude("the rule holds at nothing that was tried, for any of them")
@@ -107,6 +105,12 @@ def _text(content: Report, values: dict[str, Any], shown: str) -> str:
     if shown == "json":
         return json_answer(values)
     return facts_csv(values) if shown == "csv" else render_report(content, shown)
+
+
+def _points(bench: Bench) -> pa.Table:
+    from mooncake_bench.studies.capacity.show import points
+
+    return points(bench)
 
 
 def _search_loads(bench: Bench, limits: Limits) -> tuple[Report, dict[str, Any], bool]:
@@ -202,25 +206,7 @@ def _refuse_idle(given: dict[str, Any], search: str) -> None:
                 raise SetupError(f"--{name}: no effect with --search cluster; drop it")
     if given["clusters"] and given["cluster"]:
         raise SetupError("--cluster: no effect beside --clusters; drop one of the two")
-    if given["force"] and given["points"] is None:
-        raise SetupError("--force: no effect without --points; drop it, or name a file")
-
-
-def _target(given: dict[str, Any]) -> Path | None:
-    if given["points"] is None:
-        return None
-    from mooncake_bench.results.cache_store import check_file
-
-    return check_file(given["points"], force=given["force"], flag="--points")
-
-
-def _store(bench: Bench, target: Path | None, given: dict[str, Any]) -> None:
-    if target is None:
-        return
-    from mooncake_bench.results.cache_store import write_table
-    from mooncake_bench.studies.capacity.show import points
-
-    tell(given, f"written: {write_table(points(bench), target, force=given['force'])}")
+    check_points(given)
 
 
 EXAMPLES = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mooncake_bench.cli import options
@@ -11,11 +10,13 @@ from mooncake_bench.cli.listing import facts_csv, render_report
 from mooncake_bench.cli.options import Example, option
 from mooncake_bench.cli.output import answer, json_answer, policies_print_to_stderr, tell
 from mooncake_bench.cli.planned import plan_parameters, resolve
+from mooncake_bench.cli.points import check_points, points_options, store_points
 from mooncake_bench.cli.progress import progress_bar
 from mooncake_bench.errors import NothingToConclude, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from mooncake_bench.cli.options import Commands
     from mooncake_bench.results.metric import Metric
@@ -40,11 +41,7 @@ _how = partial(option, panel="The study")
         "Relative error of prefill and decode costs, such as 7%,6% [default: the held-out p90 errors of the preset]",
         metavar="P,D",
     ),
-    option(
-        "points", Path | None, ("--points",), "Write every value to this .parquet [default: none]", panel="Output",
-        metavar="FILE",
-    ),
-    option("force", bool, ("--force",), "Replace the file of --points [default: off]", False, panel="Output"),
+    *points_options("every value"),
     options.format_option(),
     option("quiet", bool, ("-q", "--quiet"), "No progress and notices on stderr [default: off]", False, panel="Output"),
 )  # fmt: skip
@@ -56,16 +53,15 @@ def robust(**given: Any) -> None:
     and more load. Prints who is ahead in each, by how much, and in how many the conclusion holds.
     """
     shown = options.chosen_format(given["format"])
-    if given["force"] and given["points"] is None:
-        raise SetupError("--force: no effect without --points; drop it, or name a file")
-    metric, seeds, points = _metric(given["metric"]), _seeds(given["seeds"]), _target(given)
+    check_points(given)
+    metric, seeds = _metric(given["metric"]), _seeds(given["seeds"])
     planned = resolve(given)
     contenders = _contenders(planned.setups, given["policy_dir"] or ())
     for line in planned.notices:
         tell(given, line)
     errors = _errors(given["cost_error"], planned.setups[0])
     rows, notes = _study(planned, contenders, metric, seeds, errors, given)
-    _finish(rows, notes, metric, points, shown, given)
+    _finish(rows, notes, metric, shown, given)
 
 
 def _study(
@@ -84,16 +80,11 @@ def _study(
     return rows, [*notes, *([idle_words(seeds)] if idle else []), f"costs: {errors.source}"]
 
 
-def _finish(
-    rows: list[Row], notes: list[str], metric: Metric, points: Path | None, shown: str, given: dict[str, Any]
-) -> None:
+def _finish(rows: list[Row], notes: list[str], metric: Metric, shown: str, given: dict[str, Any]) -> None:
     from mooncake_bench.studies.robust import show
     from mooncake_bench.studies.robust.run import verdict
 
-    if points is not None:
-        from mooncake_bench.results.cache_store import write_table
-
-        tell(given, f"written: {write_table(show.points(rows, metric), points, force=given['force'])}")
+    store_points(given, lambda: show.points(rows, metric))
     found = verdict(rows)
     if shown in ("json", "csv"):
         values = show.values(rows, found, metric, notes)
@@ -145,14 +136,6 @@ def _contenders(setups: Sequence[Setup], folders: Sequence[Path]) -> dict[str, S
     if len(setups) < 2:
         raise SetupError("robust: compares policies; give two or more, as in -p load-balancing -p kvcache-centric")
     return {build(setup.policy, folders).label: setup for setup in setups}
-
-
-def _target(given: dict[str, Any]) -> Path | None:
-    if given["points"] is None:
-        return None
-    from mooncake_bench.results.cache_store import check_file
-
-    return check_file(given["points"], force=given["force"], flag="--points")
 
 
 EXAMPLES = (

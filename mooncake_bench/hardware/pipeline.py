@@ -169,10 +169,6 @@ class PipelinedCost(WrappedCost):
         """How long a prefill keeps the first stage, and with it the next request [ps]."""
         return self.priced(instance, computed, prefix).alone_ps[0]
 
-    def node_ps(self, instance: int, computed: int, prefix: int) -> int:
-        """How long a prefill keeps nodes busy, all stages together [ps]."""
-        return self.kept_ps(instance, computed, prefix)[1]
-
     def kept_ps(self, instance: int, computed: int, prefix: int) -> tuple[int, int]:
         """How long a prefill keeps the first stage, and all stages together [ps]."""
         chunks, alone_ps = self.priced(instance, computed, prefix)
