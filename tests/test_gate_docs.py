@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from fault_tools import Tool, strict
-from test_gate_cli import FAST, benchmark_file
+from gate_tools import FAST, benchmark_file
 
 from mooncake_bench.cli.app import run
 

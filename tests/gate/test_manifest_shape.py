@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 from fault_tools import Tool
-from test_gate_cli import P99, edit, in_this_process, manifest, runs, stored
+from gate_tools import P99, edit, manifest
 
 from mooncake_bench import jsonfile
 from mooncake_bench.errors import ResultError
 from mooncake_bench.results import store, sweep
 from mooncake_bench.studies.artifact import contents
-
-__all__ = ["in_this_process", "runs", "stored"]  # fixtures
 
 DEEP = b"[" * 100_000
 HUGE = b'{"format_version": 1' + b"0" * 400 + b"}"

@@ -1,0 +1,1 @@
+"""``gate``, as the command line runs it."""
